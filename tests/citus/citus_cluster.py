@@ -163,13 +163,16 @@ class Citus:
             key for key in range(1, 10_000) if key not in other_than and self.shard_node(table, key) is node
         )
 
-    def move(self, table: str, key: object, to: Node, mode: str = "auto") -> None:
-        """Moves the shard of a key, and those colocated with it."""
+    def move_command(self, table: str, key: object, to: Node, mode: str = "auto") -> str:
+        """Returns the statement that moves the shard of a key, and those colocated with it."""
         source = self.shard_node(table, key)
-        self.coordinator.execute(
-            "SELECT citus_move_shard_placement(%s, %s, %s, %s, %s, %s)",
-            (self.shard_id(table, key), HOST, source.port, HOST, to.port, mode),
+        return (
+            f"SELECT citus_move_shard_placement({self.shard_id(table, key)}, "
+            f"'{HOST}', {source.port}, '{HOST}', {to.port}, '{mode}')"
         )
+
+    def move(self, table: str, key: object, to: Node, mode: str = "auto") -> None:
+        self.coordinator.execute(self.move_command(table, key, to, mode))
 
 
 # The fixtures `new_citus`: (extensions=..., workers=...) -> Citus, and `make_citus`: (settings) -> Citus

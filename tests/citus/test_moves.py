@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import psycopg
 import pytest
 
-from receiver import Gate, Receiver
+from outbox_relay import OutboxRelay
+from processes import stop_process
+from receiver import Gate, Receiver, answer
 from waiting import SECOND, stays, wait_until
 
-from .citus_cluster import Citus, Node
-from .things import Things, of_node, versions
+from .background import Background
+from .citus_cluster import HOST, Citus, MakeCitus, NewCitus, Node
+from .things import SHARD_HAS_MOVED, Things, of_node, versions
+from .waiting_shards import wait_nobody_waits, waits_for
 
 MODES = ("force_logical", "block_writes")
+MOVED_NOTHING = psycopg.errors.ObjectInUse
 
 
 @dataclass
@@ -26,16 +36,36 @@ class Scene:
     new: Node
     key: int
 
-    def hold_old(self) -> Gate:
-        """Leaves an event of the key unanswered at destination d of the old node."""
+    @contextmanager
+    def held(self, path: str = "/d") -> Iterator[None]:
+        """During the block an event of the key is not answered at a destination of the old node."""
         gate = Gate()
-        self.receiver.on(of_node(self.old), gate.held())
+        self.receiver.on(of_node(self.old, path), gate.held())
+        self.change()
+        wait_until(lambda: gate.holding, what="an event of the old node to be held")
+        try:
+            yield
+        finally:
+            gate.open()
+
+    def change(self) -> None:
         self.things.change(self.key)
-        wait_until(lambda: gate.holding, what="the event of the old node to be held")
-        return gate
 
     def move(self, mode: str = "block_writes") -> None:
         self.things.move(self.key, self.new, mode)
+
+    @contextmanager
+    def copying(self) -> Iterator[Background]:
+        """During the block the shard is there on the new node, and copying has to wait for a transaction."""
+        with self.old.connect() as connection, connection.transaction():
+            connection.execute("SELECT pg_current_xact_id()")
+            move = self.things.start_move(self.key, self.new)
+            try:
+                wait_until(lambda: self.things.shard_of(self.key) in waits_for(self.new), what="the shard to be created")
+                yield move
+            except BaseException:
+                move.cancel()
+                raise
 
     def arrived(self, path: str = "/d") -> list[int]:
         return versions(self.receiver, self.key, path)
@@ -46,29 +76,353 @@ class Scene:
             what=f"versions {expected} of the key at {path}",
         )  # fmt: skip
 
-    def wait_nothing_arrives(self) -> None:
+    def wait_waiting(self, *destinations: str) -> None:
+        """Waits until the new node waits for exactly these destinations of the old one."""
+        shard = self.things.shard_of(self.key)
         wait_until(
-            lambda: self.new.value("SELECT count(*) FROM outbox.arriving_shard"), lambda seen: seen == 0,
-            what="no shard to be waited for",
+            lambda: waits_for(self.new).get(shard), lambda seen: seen == list(destinations),
+            what=f"the new node to wait for {destinations}",
         )  # fmt: skip
+
+    def stays_waiting(self, path: str = "/d") -> None:
+        """Checks that version 2, which is of the new node, is not sent."""
+        stays(lambda: 2 in self.arrived(path), False, seconds=1, what="version 2 has arrived")
+
+
+def scene_of(citus: Citus, receiver: Receiver) -> Scene:
+    things = Things(citus)
+    for name in ("d", "e"):
+        citus.coordinator.add_destination(name, receiver.url(f"/{name}"))
+    old, new = citus.workers[:2]
+    return Scene(citus, things, receiver, old, new, things.key_on(old))
 
 
 @pytest.fixture
 def scene(citus: Citus, receiver: Receiver) -> Scene:
-    things = Things(citus)
-    for name in ("d", "e"):
-        citus.coordinator.add_destination(name, receiver.url(f"/{name}"))
-    old, new = citus.workers
-    return Scene(citus, things, receiver, old, new, things.key_on(old))
+    return scene_of(citus, receiver)
+
+
+# -------------------------------------------------------------------------------------------------
+# Waiting
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_events_of_the_new_node_wait_for_those_of_the_old(scene: Scene, mode: str) -> None:
-    gate = scene.hold_old()
-    scene.move(mode)
-    scene.things.change(scene.key)
-    scene.wait_arrived([1, 2], "/e")  # other destinations go on
-    stays(scene.arrived, [1], seconds=1, what="events of the key at the destination that is held")
-    gate.open()
+    with scene.held():
+        scene.move(mode)
+        scene.change()
+        scene.wait_arrived([1, 2], "/e")  # other destinations go on
+        scene.wait_waiting("d")
+        scene.stays_waiting()
     scene.wait_arrived([1, 2], within=5 * SECOND)
-    scene.wait_nothing_arrives()
+    wait_nobody_waits(scene.citus)
+
+
+def test_the_coordinator_waits_and_is_waited_for(scene: Scene) -> None:
+    worker, scene.new = scene.new, scene.citus.coordinator
+    with scene.held():
+        scene.move()
+        scene.change()
+        scene.wait_arrived([1, 2], "/e")
+        scene.stays_waiting()
+    scene.wait_arrived([1, 2])
+    wait_nobody_waits(scene.citus)
+    scene.receiver.forget_rules()
+    scene.old, scene.new = scene.citus.coordinator, worker
+    with scene.held():
+        scene.move()
+        scene.change()
+        scene.wait_arrived([1, 2, 3, 4], "/e")
+        stays(scene.arrived, [1, 2, 3], seconds=1, what="events of the key")
+    scene.wait_arrived([1, 2, 3, 4])
+
+
+def test_a_paused_destination_holds_the_same_on_the_new_node_until_it_is_skipped(scene: Scene) -> None:
+    scene.old.pause("d")
+    scene.change()
+    scene.move()
+    scene.change()
+    scene.wait_waiting("d")
+    scene.stays_waiting()
+    for shard in waits_for(scene.new):
+        scene.new.execute("SELECT outbox.skip_shard(%s, 'the old node is late')", (shard,))
+    scene.wait_arrived([2])
+    assert not waits_for(scene.new)
+    scene.old.execute("SELECT outbox.resume('d')")
+    scene.wait_arrived([2, 1])
+
+
+def test_a_shard_that_nothing_waits_for_is_not_skipped(scene: Scene) -> None:
+    with pytest.raises(psycopg.errors.UndefinedObject):
+        scene.new.execute("SELECT outbox.skip_shard(%s)", (scene.things.shard_of(scene.key),))
+
+
+def test_an_event_that_is_tried_again_is_waited_for(scene: Scene) -> None:
+    scene.citus.coordinator.change_destination("d", retry_base="50ms", retry_max="50ms", max_attempts="10000")
+    refusal = scene.receiver.on(of_node(scene.old), answer(400))
+    scene.change()
+    wait_until(
+        lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RETRY'"), what="a retry"
+    )
+    scene.move()
+    scene.change()
+    scene.wait_arrived([1, 2], "/e")
+    scene.wait_waiting("d")
+    scene.stays_waiting()
+    assert len(refusal.met) > 1
+    scene.receiver.forget_rules()
+    wait_until(scene.arrived, lambda seen: seen[-1] == 2, what="version 2 to arrive")
+
+
+def test_a_dead_letter_is_not_waited_for(scene: Scene) -> None:
+    scene.citus.coordinator.change_destination("d", max_attempts="1")
+    scene.receiver.on(of_node(scene.old), answer(400))
+    scene.change()
+    wait_until(lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'DEAD'"), what="a dead letter")
+    scene.move()
+    scene.change()
+    scene.wait_arrived([1, 2])
+    wait_nobody_waits(scene.citus)
+
+
+def test_health_names_the_node_that_is_waited_for(scene: Scene) -> None:
+    with scene.held():
+        scene.move()
+        scene.wait_waiting("d")
+        [finding] = wait_until(scene.new.health, what="a finding")
+        assert finding.object == 'destination "d"' and finding.what == "waits for shard"
+        assert f"{HOST}:{scene.old.port}" in finding.why
+        assert not [finding for node in scene.citus.nodes if node is not scene.new for finding in node.health()]
+    wait_nobody_waits(scene.citus)
+    wait_until(scene.new.health, lambda seen: seen == [], what="no finding to be left")
+
+
+# -------------------------------------------------------------------------------------------------
+# Other kinds of relays
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_destination_waits(scene: Scene) -> None:
+    scene.citus.coordinator.add_destination("p", "pull:")
+    fetch = "SELECT token, version FROM outbox.fetch('p', 100, '1h')"
+    scene.change()
+    [(token, version)] = wait_until(lambda: scene.old.execute(fetch), what="an event to fetch")
+    assert version == 1
+    scene.move()
+    scene.change()
+    scene.wait_waiting("p")
+    assert scene.new.execute(fetch) == []
+    scene.old.execute("SELECT outbox.ack(%s)", (token,))
+    rows = wait_until(lambda: scene.new.execute(fetch), what="an event to fetch")
+    assert [version for _, version in rows] == [2]
+
+
+def test_a_relay_outside_waits(scene: Scene) -> None:
+    scene.citus.coordinator.add_destination("x", scene.receiver.url("/x"), relay="external")
+    relays = [OutboxRelay(node.cluster, scene.citus.name).start() for node in (scene.old, scene.new)]
+    try:
+        with scene.held("/x"):
+            scene.move()
+            scene.change()
+            scene.wait_waiting("x")
+            scene.stays_waiting("/x")
+        scene.wait_arrived([1, 2], "/x")
+    finally:
+        for relay in relays:
+            relay.close()
+
+
+def test_endpoints_wait(scene: Scene) -> None:
+    scene.citus.coordinator.add_destination("hooks", "endpoints:")
+    for node in scene.citus.nodes:
+        node.execute(
+            "INSERT INTO outbox.endpoint (server, name, url, topics) VALUES ('hooks', 'h', %s, '*')",
+            (scene.receiver.url("/h"),),
+        )
+    with scene.held("/h"):
+        scene.move()
+        scene.change()
+        scene.wait_waiting("hooks")
+        scene.stays_waiting("/h")
+    scene.wait_arrived([1, 2], "/h")
+
+
+# -------------------------------------------------------------------------------------------------
+# Before the shard has moved, and when it has not
+# -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_waits_while_rows_are_copied(scene: Scene) -> None:
+    with scene.held():
+        with scene.copying() as move:
+            [event] = scene.new.enqueue("of the new node")
+            wait_until(lambda: event in scene.receiver.ids(), what="an event of the new node")
+            scene.wait_arrived([1])
+        move.end()
+        scene.change()
+        scene.wait_arrived([1, 2], "/e")
+        scene.stays_waiting()
+    scene.wait_arrived([1, 2])
+
+
+def test_a_cancelled_move_leaves_nothing(scene: Scene) -> None:
+    with scene.copying() as move:
+        move.cancel()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            move.end()
+    scene.citus.coordinator.execute("CALL citus_cleanup_orphaned_resources()")
+    wait_nobody_waits(scene.citus)
+    scene.old.pause("d")
+    [event] = scene.new.enqueue("of the new node")
+    wait_until(lambda: event in scene.receiver.ids(), what="an event of the new node")
+    scene.old.execute("SELECT outbox.resume('d')")
+    scene.move()  # the next one goes well
+    scene.change()
+    scene.wait_arrived([1])
+
+
+def test_a_node_that_waits_sends_no_shard_on(scene: Scene) -> None:
+    with scene.held():
+        scene.move()
+        with pytest.raises(MOVED_NOTHING) as refusal:
+            scene.things.move(scene.key, scene.citus.coordinator, "block_writes")
+        assert f"{HOST}:{scene.new.port} waits for events" in str(refusal.value)
+        with pytest.raises(MOVED_NOTHING):  # not even back
+            scene.things.move(scene.key, scene.old, "force_logical")
+        assert scene.things.node_of(scene.key) is scene.new
+    wait_nobody_waits(scene.citus)
+    scene.things.move(scene.key, scene.old)
+    scene.change()
+    scene.wait_arrived([1, 2])
+
+
+def test_a_function_that_waited_for_the_move_on_the_old_node_fails(scene: Scene) -> None:
+    with scene.citus.coordinator.connect() as connection:
+        with connection.transaction():
+            connection.execute(scene.citus.move_command("thing", scene.key, scene.new, "block_writes"))
+            change = Background(scene.citus.coordinator, f"SELECT change({scene.key})")
+            wait_until(
+                lambda: scene.old.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"),
+                what="the function to wait on the old node",
+            )
+        with pytest.raises(SHARD_HAS_MOVED):
+            change.end()
+    assert scene.old.event_ids() == []
+    scene.change()
+    scene.wait_arrived([1])
+
+
+def test_copies_of_a_reference_table_hold_nothing(new_citus: NewCitus, receiver: Receiver) -> None:
+    citus = new_citus(workers=1)
+    old, new = citus.workers[0], citus.all_nodes[2]
+    citus.coordinator.execute("CREATE TABLE country (id int PRIMARY KEY)")
+    citus.coordinator.execute("SELECT create_reference_table('country')")
+    citus.coordinator.add_destination("d", receiver.url("/d"))
+    for node in (citus.coordinator, old):
+        node.pause("d")
+        node.enqueue("held")
+    citus.add(new)
+    citus.coordinator.execute("SELECT replicate_reference_tables('block_writes')")
+    assert new.value("SELECT count(*) FROM country") == 0
+    assert not waits_for(new)
+    [event] = new.enqueue("of the new node")
+    wait_until(receiver.ids, lambda seen: seen == [event], what="the event of the new node")
+
+
+# -------------------------------------------------------------------------------------------------
+# Nodes that are gone, and moves in doubt
+# -------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_node_is_not_waited_for(scene: Scene) -> None:
+    scene.old.pause("d")
+    scene.change()
+    scene.citus.coordinator.execute("SELECT citus_drain_node(%s, %s, 'block_writes')", (HOST, scene.old.port))
+    scene.new = scene.things.node_of(scene.key)
+    scene.change()
+    scene.wait_waiting("d")
+    scene.stays_waiting()
+    scene.citus.coordinator.execute("SELECT citus_remove_node(%s, %s)", (HOST, scene.old.port))
+    scene.wait_arrived([2])
+    wait_until(lambda: waits_for(scene.new), lambda seen: not seen, what="no shard to be waited for")
+
+
+@pytest.mark.worker_errors("cannot be asked")
+def test_a_node_that_cannot_be_asked_is_waited_for(make_citus: MakeCitus, receiver: Receiver) -> None:
+    scene = scene_of(make_citus(), receiver)
+    scene.old.pause("d")
+    scene.change()
+    scene.move()
+    scene.old.cluster.stop("immediate")
+    scene.things.change(scene.key, through=scene.new)
+    scene.new.wait_for_worker("relay", "d")
+    stays(scene.arrived, [], seconds=1, what="events of the key")
+    assert any(finding.what == "waits for shard" for finding in scene.new.health())
+    scene.old.cluster.start()
+    scene.wait_waiting("d")
+    scene.old.execute("SELECT outbox.resume('d')")
+    scene.wait_arrived([1, 2])
+
+
+# Runs in a transaction that is prepared on a node, there, when the test says so.
+GO_ON = 4711
+WAIT_TO_PREPARE = """
+SET citus.enable_ddl_propagation = off;
+SET citus.enable_manual_changes_to_shards = on;
+CREATE FUNCTION wait_to_prepare() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared({go_on});
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER wait_to_prepare AFTER DELETE ON {shard} DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION wait_to_prepare();
+"""
+
+
+@contextmanager
+def in_doubt(scene: Scene) -> Iterator[None]:
+    """Moves the shard; during the block all nodes have committed that, but the new one."""
+    scene.citus.create_distributed_table("other", "id int PRIMARY KEY", "id", colocate_with="none")
+    other = scene.citus.key_on("other", scene.old)
+    scene.citus.coordinator.execute("INSERT INTO other VALUES (%s)", (other,))
+    with scene.old.connect() as connection:
+        connection.execute(WAIT_TO_PREPARE.format(go_on=GO_ON, shard=scene.citus.shard_name("other", other)))
+        connection.execute("SELECT pg_advisory_lock(%s)", (GO_ON,))
+        move = Background(
+            scene.citus.coordinator,
+            f"BEGIN; DELETE FROM other WHERE id = {other}; "
+            f"{scene.citus.move_command('thing', scene.key, scene.new, 'block_writes')}; COMMIT",
+        )
+        [(pid,)] = wait_until(
+            lambda: scene.new.execute(
+                "SELECT a.pid FROM pg_stat_activity AS a, pg_prepared_xacts AS p "
+                "WHERE a.datname = current_database() AND p.database = a.datname AND a.query ~ '^PREPARE TRANSACTION' "
+                "AND strpos(a.query, p.gid) > 0"
+            ),
+            lambda seen: len(seen) == 1, what="the move to be prepared on the new node",
+        )  # fmt: skip
+        stop_process(pid)
+        try:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (GO_ON,))
+            wait_until(
+                lambda: scene.things.node_of(scene.key), lambda node: node is scene.new, what="the coordinator to commit"
+            )
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        move.end()
+
+
+def test_a_move_in_doubt_holds(scene: Scene) -> None:
+    """The new node is the last to commit the move, long after all others."""
+    with scene.held():
+        with in_doubt(scene):
+            [event] = scene.new.enqueue("of the new node")
+            stays(lambda: event in scene.receiver.ids(), False, seconds=1, what="the event has arrived")
+            assert scene.new.value("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()") == 1
+        scene.change()
+        scene.wait_arrived([1, 2], "/e")
+        scene.stays_waiting()
+    scene.wait_arrived([1, 2])
+    wait_until(lambda: event in scene.receiver.ids(), what="the other event of the new node")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pytest
@@ -22,12 +22,13 @@ from waiting import SLOWNESS, wait_until
 
 from .citus_cluster import Citus, MakeCitus, Node
 from .seed import new_seed
-from .things import SHARD_MOVES, Things, arrived, of_node
-from .waiting_shards import wait_nobody_waits
+from .things import SHARD_HAS_MOVED, Things, arrived, of_node
+from .waiting_shards import wait_nobody_waits, waits_for
 
 DESTINATIONS = ("d", "e")
 CLIENTS = 4
 MOVES = 10
+MODES = ("force_logical", "block_writes")
 BUDGET = 40  # seconds for the moves of a test
 # Citus reports the end of another server also as an internal error.
 SERVER_LOST = (psycopg.OperationalError, psycopg.errors.InternalError_)
@@ -65,7 +66,7 @@ class Client(threading.Thread):
         try:
             connection.execute(f"SELECT change({self.random.choice(self.things.keys)})")
             self.changes += 1
-        except SHARD_MOVES as error:
+        except SHARD_HAS_MOVED as error:
             self.failures[error.sqlstate] += 1
 
 
@@ -149,7 +150,9 @@ class Drill:
         return key, old, self.random.choice([node for node in self.citus.nodes if node is not old])
 
     def move(self, key: int, to: Node) -> None:
-        mode = self.random.choice(("force_logical", "block_writes"))
+        if self.things.node_of(key) is to:
+            return
+        mode = self.random.choice(MODES)
         wait_until(
             lambda: self.things.move(key, to, mode) is None, what="the shard to move", ignoring=(CANNOT_MOVE_NOW,)
         )
@@ -171,6 +174,20 @@ class Drill:
         finally:
             self.receiver.forget_rules()
             gate.open()
+
+    def cut_off_move(self, key: int, new: Node, victim: Node) -> None:
+        """Begins to move a shard, and kills a server after the shard was created on the new node."""
+        if self.things.node_of(key) is new:
+            return  # an earlier one was not cut off in time
+        shard = self.things.shard_of(key)
+        wait_nobody_waits(self.citus)
+        move = self.things.start_move(key, new)
+        wait_until(lambda: shard in waits_for(new), what="the shard to be created")
+        victim.cluster.kill_postmaster()
+        victim.cluster.start()
+        with suppress(psycopg.Error):
+            move.end()
+        self.citus.coordinator.disconnect()
 
     def move_slowly(self) -> None:
         """Moves a shard while the old node's requests are answered late."""
@@ -260,3 +277,39 @@ def test_servers_crash_while_shards_are_waited_for(make_citus: MakeCitus, receiv
         for kill in KILLS:
             drill.move_with_backlog(kill)
     drill.conclude(restarts=len(KILLS))
+
+
+@pytest.mark.slow
+@pytest.mark.worker_errors("possibly corrupted shared memory")
+@pytest.mark.worker_errors("cannot be asked")
+def test_servers_crash_while_shards_are_copied(make_citus: MakeCitus, receiver: Receiver) -> None:
+    drill = Drill(make_citus({"citus.recover_2pc_interval": "1s"}), receiver)
+    crashes = 0
+    with drill.load():
+        for _ in range(2):
+            key, old, new = drill.some_move()
+            for victim in (new, old, drill.citus.coordinator):
+                drill.cut_off_move(key, new, victim)
+                crashes += 1
+            drill.move(key, new)
+    drill.conclude(restarts=crashes)
+
+
+@pytest.mark.slow
+def test_two_shards_move_at_a_time(citus: Citus, receiver: Receiver) -> None:
+    drill = Drill(citus, receiver)
+    by_shard = {drill.things.shard_of(key): key for key in drill.things.keys}
+    receiver.on(of_node(citus.workers[0]), delayed(0.02))
+    with drill.load():
+        until = time.monotonic() + BUDGET
+        while time.monotonic() < until:
+            moves = []
+            for key in drill.random.sample(list(by_shard.values()), 2):
+                to = drill.random.choice([node for node in citus.nodes if node is not drill.things.node_of(key)])
+                moves.append(drill.things.start_move(key, to, drill.random.choice(MODES)))
+            for move in moves:
+                with suppress(CANNOT_MOVE_NOW, psycopg.errors.InternalError_, psycopg.errors.DeadlockDetected):
+                    move.end()
+                    drill.moves += 1
+        receiver.forget_rules()
+    drill.conclude()

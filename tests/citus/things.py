@@ -13,30 +13,26 @@ import psycopg
 from receiver import Event, Receiver, Request
 from waiting import wait_until
 
+from .background import Background
 from .citus_cluster import HOST, Citus, Node
 
-# Citus may run the function on a node that the shard has left: it waits there for the end of the move, and then
-# changes the row from afar. Its event would be in the log of the wrong node, so the function fails instead.
 FUNCTION = """
 CREATE FUNCTION change(which int) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
     new_version bigint;
     event uuid;
-    here CONSTANT int := (SELECT groupid FROM pg_dist_local_group);
 BEGIN
     UPDATE thing SET version = version + 1 WHERE id = which RETURNING version INTO new_version;
-    IF NOT EXISTS (SELECT FROM pg_dist_placement WHERE groupid = here
-                   AND shardid = get_shard_id_for_distribution_column('thing', which)) THEN
-        RAISE EXCEPTION 'the shard has moved' USING ERRCODE = 'serialization_failure';
-    END IF;
-    event := outbox.enqueue('thing', which::text, 'changed', jsonb_build_object('node', here), version => new_version);
+    PERFORM outbox.require_shard('thing', which::text);
+    event := outbox.enqueue('thing', which::text, 'changed', version => new_version,
+                            payload => jsonb_build_object('node', (SELECT groupid FROM pg_dist_local_group)));
     INSERT INTO ledger VALUES (which, new_version, event);
     RETURN event;
 END $$
 """
 
-# What a change may fail with while its shard moves. Nothing of it has committed then.
-SHARD_MOVES = (psycopg.errors.SerializationFailure,)
+# The function ran on a node from which the shard has moved. Nothing of it has committed.
+SHARD_HAS_MOVED = psycopg.errors.SerializationFailure
 
 
 class Things:
@@ -61,7 +57,7 @@ class Things:
         """Changes the row of a key, on the node of its shard; returns the id of the event."""
         return wait_until(
             lambda: str((through or self.citus.coordinator).value(f"SELECT change({key})")),
-            what=f"key {key} to change", ignoring=SHARD_MOVES,
+            what=f"key {key} to change", ignoring=(SHARD_HAS_MOVED,),
         )  # fmt: skip
 
     def key_on(self, node: Node, *, other_than: tuple[int, ...] = ()) -> int:
@@ -77,11 +73,14 @@ class Things:
     def move(self, key: int, to: Node, mode: str = "force_logical") -> None:
         self.citus.move("thing", key, to, mode)
 
+    def start_move(self, key: int, to: Node, mode: str = "force_logical") -> Background:
+        return Background(self.citus.coordinator, self.citus.move_command("thing", key, to, mode))
+
 
 def of_node(node: Node, path: str = "/d") -> Callable[[Request], bool]:
     """Matches requests of the relay of a node."""
     group = node.group
-    return lambda request: request.target == path and request.json()["node"] == group
+    return lambda request: request.target == path and request.json().get("node") == group
 
 
 def arrived(receiver: Receiver, path: str = "/d") -> list[Event]:
