@@ -18,6 +18,10 @@ class Background:
         self._end = pool.submit(self._connection.execute, statements)
         pool.shutdown(wait=False)
 
+    @property
+    def ended(self) -> bool:
+        return self._end.done()
+
     def cancel(self) -> None:
         self._connection.cancel()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psycopg
@@ -145,8 +145,7 @@ def test_a_paused_destination_holds_the_same_on_the_new_node_until_it_is_skipped
     scene.change()
     scene.wait_waiting("d")
     scene.stays_waiting()
-    for shard in waits_for(scene.new):
-        scene.new.execute("SELECT outbox.skip_shard(%s, 'the old node is late')", (shard,))
+    scene.new.execute("SELECT outbox.skip_shard(%s, 'the old node is late')", (scene.things.shard_of(scene.key),))
     scene.wait_arrived([2])
     assert not waits_for(scene.new)
     scene.old.execute("SELECT outbox.resume('d')")
@@ -297,6 +296,33 @@ def test_a_node_that_waits_sends_no_shard_on(scene: Scene) -> None:
     scene.wait_arrived([1, 2])
 
 
+def test_nodes_that_exchange_shards_do_not_wait_for_each_other(citus: Citus, receiver: Receiver) -> None:
+    """Each node begins to receive a shard before it can know that the other one does."""
+    citus.coordinator.add_destination("d", receiver.url())
+    citus.create_distributed_table("thing", "id int PRIMARY KEY", "id")
+    first, second = citus.workers
+    keys = {node: citus.key_on("thing", node) for node in citus.workers}
+    for node, key in keys.items():
+        node.pause("d")
+        node.enqueue(str(key))
+    with first.connect() as connection, connection.transaction():
+        connection.execute("LOCK TABLE outbox.position_gap")
+        to_first = Background(citus.coordinator, citus.move_command("thing", keys[second], first, "block_writes"))
+        wait_until(
+            lambda: first.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'"),
+            what="the shard to be created on the first node, in a transaction that has not committed",
+        )
+        to_second = Background(citus.coordinator, citus.move_command("thing", keys[first], second, "block_writes"))
+        wait_until(lambda: to_second.ended or waits_for(second), what="the shard to be created on the second node")
+    for move in (to_first, to_second):
+        with suppress(MOVED_NOTHING):
+            move.end()
+    for node in keys:
+        node.execute("SELECT outbox.resume('d')")
+    subjects = {str(key) for key in keys.values()}
+    wait_until(receiver.subjects, lambda seen: set(seen) == subjects, what="the events of both nodes")
+
+
 def test_a_function_that_waited_for_the_move_on_the_old_node_fails(scene: Scene) -> None:
     with scene.citus.coordinator.connect() as connection:
         with connection.transaction():
@@ -420,6 +446,9 @@ def test_a_move_in_doubt_holds(scene: Scene) -> None:
         with in_doubt(scene):
             [event] = scene.new.enqueue("of the new node")
             stays(lambda: event in scene.receiver.ids(), False, seconds=1, what="the event has arrived")
+            findings = scene.new.execute("SELECT what, why || what_to_do FROM outbox.health('1 ms')")
+            assert {what for what, _ in findings} == {"waits for shard"}, findings
+            assert all("recover_prepared_transactions" in help for _, help in findings), findings
             assert scene.new.value("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()") == 1
         scene.change()
         scene.wait_arrived([1, 2], "/e")

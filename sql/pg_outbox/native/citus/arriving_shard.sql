@@ -106,6 +106,19 @@ COMMENT ON FUNCTION outbox_internal.unsettled_in(pg_snapshot) IS 'destinations t
 -- The node that receives
 -- ------------------------------------------------------------------------------------------------
 
+-- Of a row that is not committed yet nothing can be seen but the lock.
+CREATE FUNCTION outbox_internal.expects_shards()
+RETURNS boolean
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM outbox.arriving_shard)
+        OR EXISTS (SELECT FROM pg_locks AS l
+                    WHERE l.locktype = 'relation' AND l.relation = 'outbox.arriving_shard'::regclass AND l.mode = 'RowExclusiveLock'
+                      AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()));
+END;
+COMMENT ON FUNCTION outbox_internal.expects_shards() IS 'whether shards arrive at this node, or have arrived and are waited for';
+
 -- Citus has created a shard here that stands on another node.
 CREATE FUNCTION outbox_internal.expect_shard(shard bigint, relation oid, from_group integer)
 RETURNS void
@@ -113,7 +126,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF outbox_internal.ask_node(from_group, 'SELECT EXISTS (SELECT FROM outbox.arriving_shard)')::boolean THEN
+    LOCK TABLE outbox.arriving_shard IN ROW EXCLUSIVE MODE; -- before asking: of nodes that exchange shards one sees the other
+    IF outbox_internal.ask_node(from_group, 'SELECT outbox_internal.expects_shards()')::boolean THEN
         RAISE EXCEPTION 'shard % cannot be moved now: node % waits for events of shards that have moved to it', shard, outbox_internal.citus_address(from_group)
             USING ERRCODE = 'object_in_use',
                   DETAIL = 'Events of one key would overtake each other, or the nodes would wait for each other.',
