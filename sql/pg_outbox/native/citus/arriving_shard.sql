@@ -198,11 +198,12 @@ BEGIN
         s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
     END IF;
     s.trouble := NULL;
-EXCEPTION WHEN connection_failure THEN
+EXCEPTION WHEN connection_failure OR query_canceled THEN -- the keeper does not wait for long
     IF s.trouble IS NULL THEN
         RAISE WARNING 'events wait for a shard that has moved here: %', SQLERRM;
     END IF;
-    s.trouble := SQLERRM;
+    s.trouble := CASE SQLSTATE WHEN '57014' THEN format('node %s does not answer', outbox_internal.citus_address(s.from_group))
+                             ELSE SQLERRM END;
 END $$;
 COMMENT ON FUNCTION outbox_internal.ask_about(outbox.arriving_shard) IS 'asks another node about a shard that has moved here';
 
@@ -214,28 +215,32 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s       outbox.arriving_shard;
-    arrived boolean := false;
+    pause   double precision := 0.5;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.arriving_shard) THEN
         RETURN NULL;
     END IF;
-    FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY shard LOOP
+    FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY trouble IS NOT NULL, shard LOOP
         -- The move has failed, or the other node is gone. Citus hides shards in pg_class from most sessions.
         IF has_table_privilege(s.relation, 'SELECT') IS NULL OR outbox_internal.citus_group() IS NULL
            OR outbox_internal.citus_address(s.from_group) IS NULL THEN
             s.waits_for := '{}';
         ELSIF outbox_internal.shard_is_here(s.shard) THEN
             s := outbox_internal.ask_about(s);
-            arrived := true;
+            pause := 0.1;
         END IF;
         UPDATE outbox.arriving_shard AS a
            SET gone_since = s.gone_since, left_at = s.left_at, waits_for = s.waits_for, trouble = s.trouble
          WHERE a.shard = s.shard
            AND (a.gone_since, a.left_at::text, a.waits_for, a.trouble) IS DISTINCT FROM (s.gone_since, s.left_at::text, s.waits_for, s.trouble);
+        IF s.trouble IS NOT NULL THEN -- there may be no time left for others
+            pause := 1;
+            EXIT;
+        END IF;
     END LOOP;
     DELETE FROM outbox.arriving_shard AS a WHERE a.waits_for = '{}';
     PERFORM outbox_internal.wake_relays();
-    RETURN CASE WHEN arrived THEN 0.1 ELSE 0.5 END;
+    RETURN pause;
 END $$;
 COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whether events of shards that have moved here were delivered';
 
