@@ -123,7 +123,8 @@ SELECT c.relation AS captured,
          CROSS JOIN LATERAL (SELECT a.attname = ANY (c.aggregate_id || c.row_key || c.version)
                                     OR CASE WHEN c.columns IS NULL THEN a.attname <> ALL (c.excluded) AND a.attgenerated <> 'v'
                                             ELSE a.attname = ANY (c.columns) END AS in_payload) AS i
-         WHERE a.attrelid = c.relation AND a.attnum > 0 AND NOT a.attisdropped) AS p;
+         WHERE a.attrelid = c.relation AND a.attnum > 0 AND NOT a.attisdropped) AS p
+ WHERE NOT outbox_internal.is_captured_shard(c.relation);
 COMMENT ON VIEW outbox.captures IS 'captured tables, and how they are captured';
 COMMENT ON COLUMN outbox.captures.captured IS 'the table, with its partitions and children';
 COMMENT ON COLUMN outbox.captures.columns IS 'columns in payloads';
@@ -246,10 +247,10 @@ BEGIN
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;
+    PERFORM outbox_internal.save_captured(captured);
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.add_capture_triggers(member, condition, on_truncate);
     END LOOP;
-    PERFORM outbox_internal.save_captured(captured);
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.set_capture_fire(member, fire);
         PERFORM outbox_internal.check_captured(member);
