@@ -63,16 +63,18 @@ static void adopt(const CreatedTrigger& trigger) {
     check_owns_table(trigger.table);
     Oid types[] = {REGCLASSOID, TEXTOID, NAMEOID, BOOLOID};
     Datum values[] = {
-        ObjectIdGetDatum(trigger.table), CStringGetTextDatum(trigger.argument),
+        ObjectIdGetDatum(trigger.table),
+        trigger.argument != nullptr ? CStringGetTextDatum(trigger.argument) : Datum{0},
         DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(GetUserId(), false))),
         BoolGetDatum(was_made_now(trigger.table))};
+    const char* nulls = trigger.argument != nullptr ? nullptr : " n  ";
     Oid user;
     int context;
     GetUserIdAndSecContext(&user, &context);
     SetUserIdAndSecContext(owner_of(find_captured_table()),
                            context | SECURITY_LOCAL_USERID_CHANGE);
     if (SPI_execute_with_args("SELECT outbox_internal.adopt_capture($1, $2, $3, $4)", 4, types,
-                              values, nullptr, false, 0) != SPI_OK_SELECT)
+                              values, nulls, false, 0) != SPI_OK_SELECT)
         elog(ERROR, "cannot write outbox.captured");
     SetUserIdAndSecContext(user, context);
 }
@@ -82,7 +84,7 @@ static void follow(const CreatedTrigger& trigger) {
         return;
     // Citus checks this setting after the statement, when it copies a trigger to the shards.
     allow_distributed_triggers();
-    if (trigger.function == capture_function("capture_row") && trigger.argument != nullptr)
+    if (trigger.function == capture_function("capture_row"))
         adopt(trigger);
 }
 

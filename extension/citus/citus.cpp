@@ -65,6 +65,16 @@ void check_citus_fire(CitusType type, const char* fire, const char* table) {
                         errhint("Leave fire out.")));
 }
 
+void check_not_of_citus(Oid table) {
+    if (find_citus_capture(table).type != CitusType::none)
+        ereport(ERROR,
+                (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                 errmsg("table \"%s\" of Citus cannot be backfilled", get_rel_name(table)),
+                 errdetail("Its rows are on several nodes, and may move while they are read."),
+                 errhint("An UPDATE that changes a captured column of each row makes an event of "
+                         "each.")));
+}
+
 void allow_distributed_triggers() {
     static const char* const setting = "citus.enable_unsafe_triggers";
     if (GetConfigOption(setting, true, false) != nullptr)

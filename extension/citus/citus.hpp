@@ -23,6 +23,9 @@ void check_citus_type(CitusType type, const char* table);
 // Raises an error if triggers of such a table cannot fire for replicated changes.
 void check_citus_fire(CitusType type, const char* fire, const char* table);
 
+// Raises an error if the table belongs to Citus: its rows are on several nodes.
+void check_not_of_citus(Oid table);
+
 // Makes Citus accept triggers on distributed tables until the current level of settings ends, which
 // may be the transaction.
 void allow_distributed_triggers();

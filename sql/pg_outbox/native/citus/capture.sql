@@ -70,27 +70,52 @@ COMMENT ON FUNCTION outbox_internal.set_capture_argument(regclass, text) IS 'cha
 -- Triggers that Citus creates
 -- ---------------------------------------------------------------------------------------------
 
+-- The role that creates a trigger needs what outbox.capture() needs. Citus creates those of a shard as
+-- the owner of the table.
+CREATE FUNCTION outbox_internal.check_may_capture(role name)
+RETURNS void
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_proc AS p
+                WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname = 'capture'
+                  AND NOT has_function_privilege(role, p.oid, 'EXECUTE')) THEN
+        RAISE EXCEPTION 'role "%" may not capture tables on this node', role USING ERRCODE = 'insufficient_privilege',
+            HINT = format('SELECT run_command_on_all_nodes($$SELECT outbox.grant_capture(%L)$$);', role);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox_internal.check_may_capture(name) IS 'refuses roles that may not capture tables';
+
 -- A trigger that captures a table has been created by a statement, not by outbox.capture() itself.
--- `made_now`: the table was created in this transaction.
+-- `argument` is null if it has none. `made_now`: the table was created in this transaction.
 CREATE FUNCTION outbox_internal.adopt_capture("table" regclass, argument text, role name, made_now boolean)
 RETURNS void
-LANGUAGE plpgsql VOLATILE STRICT
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     is_shard CONSTANT boolean := outbox_internal.is_captured_shard("table");
 BEGIN
+    IF EXISTS (SELECT FROM outbox.captured AS c WHERE c.relation = "table") THEN
+        NULL; -- by outbox.capture(), by another trigger, or from a dump
+    ELSIF argument IS NULL THEN
+        RAISE EXCEPTION 'the trigger that captures table % has no argument', "table" USING ERRCODE = 'object_not_in_prerequisite_state',
+            DETAIL = 'Tables that were captured before Citus was installed cannot become tables of Citus.',
+            HINT = 'Capture the table anew first: outbox.capture(..., replace => true).';
     -- create_distributed_table() and create_reference_table() copy the rows of a table into shards
     -- that have its triggers already.
-    IF is_shard AND made_now AND (argument::jsonb -> 'distributed') IS DISTINCT FROM 'true' THEN
+    ELSIF is_shard AND made_now AND (argument::jsonb -> 'distributed') IS DISTINCT FROM 'true' THEN
         RAISE EXCEPTION 'a captured table cannot be distributed' USING ERRCODE = 'object_not_in_prerequisite_state',
             DETAIL = 'Its rows would become events once more when they are copied into shards.',
             HINT = 'In one transaction call outbox.uncapture(), distribute the table, and call outbox.capture().';
+    ELSE
+        PERFORM outbox_internal.check_may_capture(role);
+        INSERT INTO outbox.captured
+        SELECT (jsonb_populate_record(NULL::outbox.captured, argument::jsonb || jsonb_build_object(
+                    'relation', "table"::oid, 'captured_by', role, 'captured_at', clock_timestamp()))).*;
     END IF;
-    INSERT INTO outbox.captured
-    SELECT (jsonb_populate_record(NULL::outbox.captured, argument::jsonb || jsonb_build_object(
-                'relation', "table"::oid, 'captured_by', role, 'captured_at', clock_timestamp()))).*
-        ON CONFLICT (relation) DO NOTHING;
     IF NOT is_shard THEN
         PERFORM outbox_internal.set_capture_argument("table", outbox_internal.capture_argument("table"));
     ELSIF outbox_internal.has_capture_triggers("table") THEN
