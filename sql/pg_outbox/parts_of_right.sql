@@ -28,7 +28,8 @@ BEGIN ATOMIC
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
                                        'selects_nothing', 'endpoint_status',
                                        'workers', 'absent_workers', 'oldest_after', 'oldest_unread_events', 'segment_held_by',
-                                       'backfill_progress', 'backfill_waits_for']
+                                       'backfill_progress', 'backfill_waits_for',
+                                       'cluster_status', 'ask_nodes', 'node_status'] -- of all nodes of a Citus cluster
              WHEN 'relay' THEN ARRAY['relay_settings', 'relay_destinations', 'relay_beat', 'relay_take', 'relay_begin',
                                      'relay_follow', 'relay_wake', 'relay_leave', 'relay_look', 'relay_probe', 'relay_entries', 'relay_rows',
                                      'relay_pause', 'relay_save', 'relay_record', 'relay_retries', 'relay_recover', 'relay_note',

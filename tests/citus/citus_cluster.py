@@ -68,6 +68,14 @@ class Node(Database):
         for name in names:
             self.execute(f"CREATE EXTENSION {name}")
 
+    def execute_here(self, *statements: str) -> None:
+        """Runs DDL on this node only, also of shards."""
+        with self.connect() as connection:
+            connection.execute("SET citus.enable_ddl_propagation = off")
+            connection.execute("SET citus.enable_manual_changes_to_shards = on")
+            for statement in statements:
+                connection.execute(statement)
+
     def destinations(self) -> list[str]:
         return [name for (name,) in self.execute("SELECT destination::text FROM outbox.status ORDER BY 1")]
 

@@ -139,6 +139,9 @@ ATTACKS = {
     "outbox.destinations": "credentials in addresses",
     "outbox_internal.list_destinations": "credentials in addresses",
     "outbox.segment_held_by": "events",
+    "outbox.cluster_status": "events, passwords in URLs and errors",
+    "outbox_internal.ask_nodes": "a statement of its own that other nodes run",
+    "outbox_internal.node_status": "events, passwords in URLs and errors",
     # relays outside the server: deliver everything, and are told the credentials of destinations
     "outbox_internal.relay_settings": "nothing: settings of the server",
     "outbox_internal.relay_destinations": "credentials of destinations whose relay is a worker of the server",
