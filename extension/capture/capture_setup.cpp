@@ -177,6 +177,14 @@ static void run_for_each(const List* triggers, const char* before, const char* a
 
 }  // namespace outbox
 
+// With its partitions and children, as LOCK TABLE.
+OUTBOX_FUNCTION(outbox_lock_captured) {
+    outbox::check_owns_table(PG_GETARG_OID(0));
+    LockRelationOid(PG_GETARG_OID(0), ShareRowExclusiveLock);
+    find_all_inheritors(PG_GETARG_OID(0), ShareRowExclusiveLock, nullptr);
+    PG_RETURN_VOID();
+}
+
 // (member regclass, condition text, on_truncate text)
 OUTBOX_FUNCTION(outbox_add_capture_triggers) {
     using namespace outbox;

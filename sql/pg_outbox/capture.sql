@@ -171,7 +171,7 @@ BEGIN
     PERFORM outbox_internal.check_choice('on_delete', on_delete, '{key,old}');
     PERFORM outbox_internal.check_choice('on_truncate', on_truncate, '{refuse,ignore,announce}');
     PERFORM outbox_internal.check_choice('fire', fire, '{origin,replica,always}');
-    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
+    PERFORM outbox_internal.lock_captured("table");
     is_captured := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
     IF is_captured AND NOT replace THEN
         RAISE EXCEPTION 'table % is captured already', "table" USING ERRCODE = '42710',

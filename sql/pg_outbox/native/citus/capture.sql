@@ -82,7 +82,7 @@ BEGIN
                 WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname = 'capture'
                   AND NOT has_function_privilege(role, p.oid, 'EXECUTE')) THEN
         RAISE EXCEPTION 'role "%" may not capture tables on this node', role USING ERRCODE = 'insufficient_privilege',
-            HINT = format('SELECT run_command_on_all_nodes($$SELECT outbox.grant_capture(%L)$$);', role);
+            HINT = format('SELECT run_command_on_all_nodes(%L);', format('SELECT outbox.grant_capture(%L)', role));
     END IF;
 END
 $$;
