@@ -19,7 +19,7 @@ FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "drain_pubsub",
            "wal", "rotation", "outage", "isolation", "expressions", "duplicates", "pull", "inbox_check", "dedupe", "apply", "end_to_end",
            "capture", "capture_bulk", "outbox_view", "backfill", "impaired", "impaired_lanes", "endpoints", "operators",
            "sql_enqueue", "relay_drain", "relay_drain_http", "relay_latency", "relay_idle", "relay_memory"]
-ON_REQUEST = ["held_snapshot", "ulak"]
+ON_REQUEST = ["held_snapshot", "ulak", "citus"]
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,5 +1,6 @@
 #include "extension/base/wakeup.hpp"
 
+#include "extension/base/citus.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
 
@@ -126,6 +127,10 @@ void tell_keeper_of_progress() noexcept {
 
 static void at_transaction_end(XactEvent event, void*) {
     switch (event) {
+        case XACT_EVENT_PRE_COMMIT:  // callbacks of libraries loaded before this one come later
+            if (targets_at_commit & WakeRelays)
+                citus::commit_in_two_phases();
+            return;
         case XACT_EVENT_COMMIT:
             if (shared == nullptr)
                 break;
@@ -163,6 +168,7 @@ static void at_transaction_end(XactEvent event, void*) {
 }
 
 void register_transaction_callback() {
+    citus::find();
     RegisterXactCallback(at_transaction_end, nullptr);
 }
 

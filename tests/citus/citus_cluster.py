@@ -179,5 +179,6 @@ class Citus:
         )
 
 
-# The fixture `new_citus`: (extensions=..., workers=...) -> Citus
+# The fixtures `new_citus`: (extensions=..., workers=...) -> Citus, and `make_citus`: (settings) -> Citus
 NewCitus = Callable[..., Citus]
+MakeCitus = Callable[..., Citus]

@@ -8,14 +8,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from conftest import *  # noqa: F403  tests/system
 from conftest import drop_database
 
-from .citus_cluster import Citus, CitusInstallation, CitusServers, NewCitus, NotBuilt
+from .citus_cluster import Citus, CitusInstallation, CitusServers, MakeCitus, NewCitus, NotBuilt
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +67,7 @@ def citus(new_citus: NewCitus) -> Citus:
 
 
 @pytest.fixture
-def make_citus(installation: CitusInstallation) -> Iterator[Callable[..., Citus]]:
+def make_citus(installation: CitusInstallation) -> Iterator[MakeCitus]:
     made: list[CitusServers] = []
 
     def make(settings: Mapping[str, str] | None = None, *, workers: int = 2, **options: object) -> Citus:

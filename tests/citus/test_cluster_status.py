@@ -8,13 +8,12 @@ import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
 
-from cluster import Cluster
 from conftest import numbers
 from database import Database, create_database
 from receiver import Receiver, answer, subject
 from waiting import wait_until
 
-from .citus_cluster import Citus
+from .citus_cluster import Citus, CitusServers, MakeCitus
 
 
 def status(node: Database) -> dict[int, dict[str, Any]]:
@@ -64,8 +63,8 @@ def test_a_node_without_destinations_has_a_row(citus: Citus) -> None:
     assert [(row["destination"], row["error"]) for row in status(citus.coordinator).values()] == [(None, None)] * 3
 
 
-def test_a_node_that_cannot_be_asked_has_a_row_with_the_reason(make_citus: object) -> None:
-    citus = make_citus()  # type: ignore[operator]
+def test_a_node_that_cannot_be_asked_has_a_row_with_the_reason(make_citus: MakeCitus) -> None:
+    citus = make_citus()
     citus.coordinator.add_destination("d", "null:")
     down = citus.workers[0]
     down.disconnect()
@@ -105,8 +104,8 @@ def test_monitors_see_it_on_the_nodes_where_they_may(citus: Citus) -> None:
             node.execute_here(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
-def test_without_citus_it_shows_the_server(citus_servers: object) -> None:
-    cluster: Cluster = citus_servers.clusters[0]  # type: ignore[attr-defined]
+def test_without_citus_it_shows_the_server(citus_servers: CitusServers) -> None:
+    cluster = citus_servers.clusters[0]
     name = f"alone_{next(numbers)}"
     database = create_database(cluster, name)
     try:

@@ -14,7 +14,7 @@ from psycopg import errors
 from receiver import Receiver
 from waiting import wait_until
 
-from .citus_cluster import EXTENSIONS, Citus, NewCitus, Node
+from .citus_cluster import EXTENSIONS, Citus, MakeCitus, NewCitus, Node
 
 ORDERS = "id int PRIMARY KEY, quantity int NOT NULL"
 PLACE = """
@@ -204,6 +204,17 @@ def test_the_extension_is_created_and_dropped_on_all_nodes(new_citus: NewCitus, 
     assert citus.on_all("SELECT count(*) FROM pg_extension WHERE extname = 'pg_outbox'") == [[(0,)]] * 3
     for node in citus.nodes:
         node.cluster.wait_for_workers(node.name)
+
+
+def test_the_extension_is_not_dropped_while_a_worker_has_undelivered_events(make_citus: MakeCitus, receiver: Receiver) -> None:
+    citus = make_citus({"outbox.allow_drop_with_undelivered": "off"})
+    citus.coordinator.add_destination("d", receiver.url())
+    wait_for_relays(citus)
+    receiver.refuse_connections()
+    citus.workers[0].enqueue()
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match='events of extension "pg_outbox" are not delivered: 1'):
+        citus.coordinator.execute("DROP EXTENSION pg_outbox CASCADE")
+    assert citus.on_all("SELECT count(*) FROM pg_foreign_server") == [[(1,)]] * 3
 
 
 def test_a_node_that_is_added_later_gets_extension_and_destinations(new_citus: NewCitus, receiver: Receiver) -> None:

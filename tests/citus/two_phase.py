@@ -67,12 +67,12 @@ def change(connection: psycopg.Connection, aggregate: int) -> str:
 
 
 class Transaction(threading.Thread):
-    """Changes aggregates in one transaction, in a thread that waits for the end of its COMMIT."""
+    """Runs statements in one transaction, in a thread that waits for the end of its COMMIT."""
 
-    def __init__(self, node: Node, *aggregates: int) -> None:
+    def __init__(self, node: Node, *statements: str) -> None:
         super().__init__(daemon=True)
         self.connection = node.connect()
-        self.aggregates = aggregates
+        self.statements = statements
         self.error: psycopg.Error | None = None
         self.start()
 
@@ -83,8 +83,8 @@ class Transaction(threading.Thread):
     def run(self) -> None:
         try:
             with self.connection.transaction():
-                for aggregate in self.aggregates:
-                    change(self.connection, aggregate)
+                for statement in self.statements:
+                    self.connection.execute(statement)
         except psycopg.Error as error:
             self.error = error
 
@@ -158,8 +158,11 @@ class TwoPhase:
         wait_until(lambda: coordinator.value("SELECT count(*) FROM pg_dist_transaction"), what="the commit of the coordinator")
 
     def recover(self, node: Node | None = None) -> int:
-        """Ends transactions in doubt whose coordinator is this node."""
-        return (node or self.citus.coordinator).value("SELECT recover_prepared_transactions()")
+        """Ends transactions in doubt whose coordinator is this node. A new session has no connections that a kill has ended."""
+        with (node or self.citus.coordinator).connect() as connection:
+            row = connection.execute("SELECT recover_prepared_transactions()").fetchone()
+        assert row is not None
+        return row[0]
 
     # ---- kills ----------------------------------------------------------------------------------
 

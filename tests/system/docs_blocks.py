@@ -55,6 +55,7 @@ EDITION = "run by test_edition.py and test_migrate_edition.py"
 RUN_BY = {
     "docs/cold-start.md": "client/test_cold_start.py",
     "docs/howto/applications.md": "test_applications.py",
+    "docs/operations/citus.md": "tests/citus/test_docs.py",
     "docs/rebuild.md": "client/test_rebuild.py",
 }
 NOT_RUN: dict[str, dict[str, str]] = {
