@@ -12,7 +12,7 @@
 #include "extension/base/wakeup.hpp"
 #include "extension/capture/capture.hpp"
 #include "extension/capture/table_walk.hpp"
-#include "extension/citus/citus.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 

@@ -7,7 +7,7 @@
 // otherwise, raise errors. So what an evaluation works with is its own for as long as it takes.
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_event.hpp"
-#include "extension/citus/citus.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 

@@ -8,7 +8,7 @@
 #include "extension/base/expression_text.hpp"
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_config.hpp"
-#include "extension/citus/citus.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 

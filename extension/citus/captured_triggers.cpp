@@ -2,7 +2,7 @@
 // (sql/pg_outbox/native/citus/capture.sql).
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_config.hpp"
-#include "extension/citus/citus.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 

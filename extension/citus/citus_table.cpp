@@ -1,4 +1,4 @@
-#include "extension/citus/citus.hpp"
+#include "extension/citus/citus_table.hpp"
 
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture.hpp"
