@@ -49,8 +49,10 @@ struct TriggerKind {
 };
 
 static constexpr TriggerKind row_triggers[] = {
-    {"00_outbox_capture_insert", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_INSERT, "INSERT", "new"},
-    {"00_outbox_capture_update", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_UPDATE, "UPDATE", nullptr},
+    {"00_outbox_capture_insert", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_INSERT, "INSERT",
+     "new"},
+    {"00_outbox_capture_update", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_UPDATE, "UPDATE",
+     nullptr},
     {delete_trigger_name, "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_DELETE, "DELETE", "old"},
 };
 
@@ -192,6 +194,8 @@ OUTBOX_FUNCTION(outbox_add_capture_triggers) {
         ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("argument is null")));
     const Oid owner = check_owns_table(PG_GETARG_OID(0));
     const CitusCapture citus = find_citus_capture(PG_GETARG_OID(0));
+    if (citus.type != CitusType::none)
+        check_may_capture(owner);
     const OwnersRights rights(owner);
     Relation table = table_open(PG_GETARG_OID(0), ShareRowExclusiveLock);
     check_citus_type(citus.type, RelationGetRelationName(table));

@@ -92,9 +92,10 @@ static void follow(const CreatedTrigger& trigger) {
 // Arguments
 // ---------------------------------------------------------------------------------------------
 
+// Arguments end with a zero byte.
 static bytea* encoded(const char* argument) {
-    return DatumGetByteaPP(
-        PointerGetDatum(cstring_to_text_with_len(argument, static_cast<int>(strlen(argument)) + 1)));
+    const int length = static_cast<int>(strlen(argument)) + 1;
+    return reinterpret_cast<bytea*>(cstring_to_text_with_len(argument, length));
 }
 
 static void replace_argument(Relation catalog, HeapTuple row, const char* argument) {
@@ -103,8 +104,7 @@ static void replace_argument(Relation catalog, HeapTuple row, const char* argume
     bool replaced[Natts_pg_trigger] = {};
     values[Anum_pg_trigger_tgargs - 1] = PointerGetDatum(encoded(argument));
     replaced[Anum_pg_trigger_tgargs - 1] = true;
-    HeapTuple changed =
-        heap_modify_tuple(row, RelationGetDescr(catalog), values, nulls, replaced);
+    HeapTuple changed = heap_modify_tuple(row, RelationGetDescr(catalog), values, nulls, replaced);
     CatalogTupleUpdate(catalog, &changed->t_self, changed);
 }
 

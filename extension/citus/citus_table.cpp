@@ -56,6 +56,19 @@ void check_citus_type(CitusType type, const char* table) {
                         errhint("Capture the distributed table, on the coordinator.")));
 }
 
+void check_may_capture(Oid role) {
+    Oid type = NAMEOID;
+    Datum name =
+        DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+    const OwnersRights rights(owner_of(find_captured_table()));
+    SPI_connect();
+    if (SPI_execute_with_args("SELECT outbox_internal.check_may_capture($1)", 1, &type, &name,
+                              nullptr, false, 1) != SPI_OK_SELECT)
+        elog(ERROR, "cannot look up the rights of a role");
+    SPI_finish();
+    rights.give_back();
+}
+
 void check_citus_fire(CitusType type, const char* fire, const char* table) {
     if (type != CitusType::none && strcmp(fire, "origin") != 0)
         ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -20,6 +20,10 @@ CitusCapture find_citus_capture(Oid table);
 // Raises an error if Citus has tables of this kind that cannot be captured.
 void check_citus_type(CitusType type, const char* table);
 
+// Raises an error if a role may not capture tables on this node. Citus creates triggers as the
+// owner of the table.
+void check_may_capture(Oid role);
+
 // Raises an error if triggers of such a table cannot fire for replicated changes.
 void check_citus_fire(CitusType type, const char* fire, const char* table);
 

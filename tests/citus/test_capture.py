@@ -555,6 +555,10 @@ def grant(citus: Citus, role: str) -> None:
 @pytest.mark.parametrize("caller", ("owner", "superuser"))
 def test_the_owner_needs_the_right_on_each_node(citus: Citus, owner: str, caller: str) -> None:
     with citus.coordinator.cluster.connect(citus.name, owner if caller == "owner" else "postgres") as connection:
+        if caller == "superuser":
+            with pytest.raises(errors.InsufficientPrivilege, match="may not capture tables on this node") as refused:
+                connection.execute("SELECT outbox.capture('orders')")
+            assert "run_command_on_all_nodes" in (refused.value.diag.message_hint or "")
         citus.coordinator.execute("SELECT outbox.grant_capture(%s)", (owner,))
         with pytest.raises(errors.InsufficientPrivilege):
             connection.execute("SELECT outbox.capture('orders')")
