@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from conftest import drop_database
 from test_inbox_projection import in_threads
 
 from .citus_cluster import HOST, Citus, NewCitus, Node
@@ -621,3 +622,24 @@ def test_plain_tables_are_captured_as_ever(citus: Citus) -> None:
     fill(citus)
     assert counted(citus) == each("OrdersCreated", ALL)
     assert [len(events_of(node)) for node in citus.nodes] == [20, 0, 0]
+
+
+def test_a_table_captured_before_citus_is_captured_anew(citus: Citus) -> None:
+    """Its triggers do not carry the capture, so Citus could not copy it."""
+    node = Node(citus.coordinator.cluster, f"{citus.name}_before")
+    node.cluster.execute(f"CREATE DATABASE {node.name}")
+    try:
+        node.execute(f"CREATE EXTENSION pg_outbox; CREATE TABLE orders ({ORDERS}); SELECT outbox.capture('orders')")
+        node.execute("CREATE EXTENSION citus")
+        node.execute("SELECT citus_set_coordinator_host(%s, %s)", (HOST, node.port))
+        node.execute("INSERT INTO orders VALUES (1)")
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="has no argument") as refused:
+            node.execute("SELECT citus_add_local_table_to_metadata('orders')")
+        assert "replace => true" in (refused.value.diag.message_hint or "")
+        node.execute("SELECT outbox.capture('orders', replace => true)")
+        node.execute("SELECT citus_add_local_table_to_metadata('orders')")
+        node.execute("INSERT INTO orders VALUES (2)")
+        assert [event.id for event in events_of(node)] == ["1", "2"]
+    finally:
+        node.disconnect()
+        drop_database(node.cluster, node.name)
