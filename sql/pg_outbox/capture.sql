@@ -35,8 +35,11 @@ DECLARE
 BEGIN
     SELECT c.relkind, c.relpersistence, c.relowner, n.nspname INTO relation
       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = "table";
-    IF relation IS NULL THEN
+    IF "table" IS NULL THEN
         RAISE EXCEPTION 'table must not be null' USING ERRCODE = '22004';
+    ELSIF relation IS NULL THEN -- Citus hides shards from queries of pg_class
+        RAISE EXCEPTION 'table % does not exist, or is a shard of Citus', "table"::oid USING ERRCODE = '42P01',
+            HINT = 'Capture the distributed table, on the coordinator.';
     END IF;
     IF NOT pg_has_role(current_user, relation.relowner, 'USAGE') THEN
         RAISE EXCEPTION 'must be owner of table %', "table" USING ERRCODE = '42501';
