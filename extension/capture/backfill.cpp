@@ -12,6 +12,7 @@
 #include "extension/base/wakeup.hpp"
 #include "extension/capture/capture.hpp"
 #include "extension/capture/table_walk.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 
@@ -215,6 +216,7 @@ OUTBOX_FUNCTION(outbox_check_can_backfill) {
     using namespace outbox;
     Walk walk{};
     if (open_table(walk, PG_GETARG_OID(0))) {
+        check_not_of_citus(PG_GETARG_OID(0));
         const OwnersRights rights = look_for_capture(walk);
         walk.key = open_key(walk.table, nullptr);
         close_key(walk.key);

@@ -7,6 +7,7 @@
 // otherwise, raise errors. So what an evaluation works with is its own for as long as it takes.
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_event.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 
@@ -24,7 +25,7 @@ static const char* condition_text(Relation relation) {
     const TriggerDesc* triggers = relation->trigdesc;  // valid until the next catalog look-up
     for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
         const Trigger& trigger = triggers->triggers[i];
-        if (strcmp(trigger.tgname, delete_trigger_name) == 0 &&
+        if (is_trigger_called(trigger.tgname, delete_trigger_name) &&
             trigger.tgtype == (TRIGGER_TYPE_ROW | TRIGGER_TYPE_AFTER | TRIGGER_TYPE_DELETE) &&
             trigger.tgfoid == function)
             return trigger.tgqual != nullptr ? pstrdup(trigger.tgqual) : nullptr;

@@ -12,6 +12,7 @@ struct Condition;  // capture_condition.cpp
 // The name sorts before those of other triggers, so events of changes that another trigger makes
 // come later in the log.
 constexpr const char* delete_trigger_name = "00_outbox_capture_delete";
+constexpr const char* truncate_trigger_name = "00_outbox_capture_truncate";
 
 enum class CaptureUpdate { full, changed, diff };
 

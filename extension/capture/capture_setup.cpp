@@ -8,6 +8,7 @@
 #include "extension/base/expression_text.hpp"
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_config.hpp"
+#include "extension/citus/citus_table.hpp"
 
 namespace outbox {
 
@@ -43,21 +44,24 @@ struct TriggerKind {
     const char* function;
     int16 when;
     int16 event;
+    const char* event_name;
     const char* row;  // the row in the condition; nullptr if there is none
 };
 
 static constexpr TriggerKind row_triggers[] = {
-    {"00_outbox_capture_insert", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_INSERT, "new"},
-    {"00_outbox_capture_update", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_UPDATE, nullptr},
-    {delete_trigger_name, "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_DELETE, "old"},
+    {"00_outbox_capture_insert", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_INSERT, "INSERT",
+     "new"},
+    {"00_outbox_capture_update", "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_UPDATE, "UPDATE",
+     nullptr},
+    {delete_trigger_name, "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_DELETE, "DELETE", "old"},
 };
 
-static constexpr TriggerKind refuse_truncate = {"00_outbox_capture_truncate", "capture_truncate",
+static constexpr TriggerKind refuse_truncate = {truncate_trigger_name, "capture_truncate",
                                                 TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_TRUNCATE,
-                                                nullptr};
-static constexpr TriggerKind announce_truncate = {"00_outbox_capture_truncate", "capture_truncate",
+                                                "TRUNCATE", nullptr};
+static constexpr TriggerKind announce_truncate = {truncate_trigger_name, "capture_truncate",
                                                   TRIGGER_TYPE_AFTER, TRIGGER_TYPE_TRUNCATE,
-                                                  nullptr};
+                                                  "TRUNCATE", nullptr};
 
 // Visits the triggers that capture the table. `visit` must not look up anything: a catalog look-up
 // may rebuild the list of triggers.
@@ -78,7 +82,41 @@ static bool has_trigger(Relation table, const TriggerKind& kind) {
     return found;
 }
 
-static void create_trigger(Relation table, const TriggerKind& kind, Node* condition) {
+static const char* name_of(Relation table) {
+    return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(table)),
+                                      RelationGetRelationName(table));
+}
+
+// Returns the condition about the row that the trigger fires for.
+static const char* text_of_condition(Relation table, const TriggerKind& kind, Node* condition) {
+    if (condition == nullptr || kind.row == nullptr)
+        return "";
+    return deparse_expression(condition, deparse_context_for(kind.row, RelationGetRelid(table)),
+                              true, false);
+}
+
+// A statement, which Citus sends to the shards and to the other nodes. There it runs with the
+// privileges of the table's owner.
+static void create_distributed_trigger(Relation table, const TriggerKind& kind,
+                                       const char* condition, const char* argument) {
+    const char* statement = psprintf(
+        "CREATE TRIGGER %s %s %s ON %s FOR EACH %s %s EXECUTE FUNCTION outbox.%s(%s)",
+        quote_identifier(kind.name), kind.when == TRIGGER_TYPE_BEFORE ? "BEFORE" : "AFTER",
+        kind.event_name, name_of(table), kind.event == TRIGGER_TYPE_TRUNCATE ? "STATEMENT" : "ROW",
+        *condition == '\0' ? "" : psprintf("WHEN (%s)", condition), kind.function,
+        quote_literal_cstr(argument));
+    SPI_connect();
+    const int code = SPI_execute(statement, false, 0);
+    if (code < 0)
+        elog(ERROR, "could not create a trigger: %s", SPI_result_code_string(code));
+    SPI_finish();
+}
+
+static void create_trigger(Relation table, const TriggerKind& kind, Node* condition,
+                           const CitusCapture& citus) {
+    const char* text = text_of_condition(table, kind, condition);
+    if (citus.type != CitusType::none)
+        return create_distributed_trigger(table, kind, text, citus.argument);
     const char* schema = get_namespace_name(RelationGetNamespace(table));
     auto* statement = makeNode(CreateTrigStmt);
     statement->trigname = pstrdup(kind.name);
@@ -89,12 +127,10 @@ static void create_trigger(Relation table, const TriggerKind& kind, Node* condit
     statement->row = kind.event != TRIGGER_TYPE_TRUNCATE;
     statement->timing = kind.when;
     statement->events = kind.event;
-    const char* text = "";
-    if (condition != nullptr && kind.row != nullptr) {
-        text = deparse_expression(condition, deparse_context_for(kind.row, RelationGetRelid(table)),
-                                  true, false);
+    if (*text != '\0')
         statement->whenClause = parse_expression(expression_of(text));
-    }
+    if (citus.argument != nullptr)
+        statement->args = list_make1(makeString(pstrdup(citus.argument)));
     CreateTrigger(statement, text, RelationGetRelid(table), InvalidOid, InvalidOid, InvalidOid,
                   capture_function(kind.function), InvalidOid, nullptr, false, false);
     CommandCounterIncrement();
@@ -102,16 +138,17 @@ static void create_trigger(Relation table, const TriggerKind& kind, Node* condit
 
 // PostgreSQL itself creates row triggers on partitions of a table, but not on other children, and
 // creates TRUNCATE triggers on neither. Existing triggers stay as they are.
-static void create_triggers(Relation table, Node* condition, const char* on_truncate) {
+static void create_triggers(Relation table, Node* condition, const char* on_truncate,
+                            const CitusCapture& citus) {
     for (const TriggerKind& kind : row_triggers)
         if (!has_trigger(table, kind))
-            create_trigger(table, kind, condition);
+            create_trigger(table, kind, condition, citus);
     if (table->rd_rel->relkind == RELKIND_FOREIGN_TABLE || has_trigger(table, refuse_truncate))
         return;  // foreign tables have no TRUNCATE triggers
     if (strcmp(on_truncate, "refuse") == 0)
-        create_trigger(table, refuse_truncate, nullptr);
+        create_trigger(table, refuse_truncate, nullptr, citus);
     else if (strcmp(on_truncate, "announce") == 0)
-        create_trigger(table, announce_truncate, nullptr);
+        create_trigger(table, announce_truncate, nullptr, citus);
 }
 
 // Returns the names of the triggers that capture the table and that `concerns` accepts.
@@ -123,11 +160,6 @@ static List* names_of_triggers(Relation table, Concerns&& concerns) {
             names = lappend(names, pstrdup(trigger.tgname));
     });
     return names;
-}
-
-static const char* name_of(Relation table) {
-    return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(table)),
-                                      RelationGetRelationName(table));
 }
 
 // Runs a statement for each trigger: its name between `before` and `after`.
@@ -147,18 +179,33 @@ static void run_for_each(const List* triggers, const char* before, const char* a
 
 }  // namespace outbox
 
+// With its partitions and children, as LOCK TABLE.
+OUTBOX_FUNCTION(outbox_lock_captured) {
+    outbox::check_owns_table(PG_GETARG_OID(0));
+    LockRelationOid(PG_GETARG_OID(0), ShareRowExclusiveLock);
+    find_all_inheritors(PG_GETARG_OID(0), ShareRowExclusiveLock, nullptr);
+    PG_RETURN_VOID();
+}
+
 // (member regclass, condition text, on_truncate text)
 OUTBOX_FUNCTION(outbox_add_capture_triggers) {
     using namespace outbox;
     if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
         ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("argument is null")));
-    const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
+    const Oid owner = check_owns_table(PG_GETARG_OID(0));
+    const CitusCapture citus = find_citus_capture(PG_GETARG_OID(0));
+    if (citus.type != CitusType::none)
+        check_may_capture(owner);
+    const OwnersRights rights(owner);
     Relation table = table_open(PG_GETARG_OID(0), ShareRowExclusiveLock);
+    check_citus_type(citus.type, RelationGetRelationName(table));
     Node* condition =
         PG_ARGISNULL(1) ? nullptr : analyze_condition(table, text_to_cstring(PG_GETARG_TEXT_PP(1)));
-    create_triggers(table, condition, text_to_cstring(PG_GETARG_TEXT_PP(2)));
+    create_triggers(table, condition, text_to_cstring(PG_GETARG_TEXT_PP(2)), citus);
     table_close(table, NoLock);
     rights.give_back();
+    if (citus.captured_type != CitusType::none && citus.type == CitusType::none)
+        allow_distributed_triggers();  // Citus is about to distribute a new partition
     PG_RETURN_VOID();
 }
 
@@ -172,6 +219,7 @@ OUTBOX_FUNCTION(outbox_drop_capture_triggers) {
         names_of_triggers(table, [](const Trigger& trigger) { return !trigger.tgisclone; });
     const char* after = psprintf(" ON %s", name_of(table));
     table_close(table, NoLock);
+    allow_distributed_triggers();
     run_for_each(names, "DROP TRIGGER ", after);
     rights.give_back();
     PG_RETURN_VOID();
@@ -180,8 +228,11 @@ OUTBOX_FUNCTION(outbox_drop_capture_triggers) {
 // (member regclass, fire text)
 OUTBOX_FUNCTION(outbox_set_capture_fire) {
     using namespace outbox;
-    const OwnersRights rights(check_owns_table(PG_GETARG_OID(0)));
+    const Oid owner = check_owns_table(PG_GETARG_OID(0));
     const char* fire = text_to_cstring(PG_GETARG_TEXT_PP(1));
+    check_citus_fire(find_citus_capture(PG_GETARG_OID(0)).type, fire,
+                     get_rel_name(PG_GETARG_OID(0)));
+    const OwnersRights rights(owner);
     const bool always = strcmp(fire, "always") == 0;
     const bool replica = strcmp(fire, "replica") == 0;
     const char state = always    ? TRIGGER_FIRES_ALWAYS

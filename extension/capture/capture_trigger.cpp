@@ -45,6 +45,9 @@ OUTBOX_FUNCTION(outbox_capture_truncate) {
     if (!TRIGGER_FIRED_BY_TRUNCATE(trigger.tg_event))
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
                         errmsg("outbox.capture_truncate() must be fired by TRUNCATE")));
+    // Citus truncates the shards of a table whose own trigger has fired already.
+    if (strcmp(trigger.tg_trigger->tgname, truncate_trigger_name) != 0)
+        return PointerGetDatum(nullptr);
     if (TRIGGER_FIRED_BEFORE(trigger.tg_event))
         ereport(ERROR,
                 (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

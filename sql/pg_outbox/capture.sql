@@ -35,8 +35,11 @@ DECLARE
 BEGIN
     SELECT c.relkind, c.relpersistence, c.relowner, n.nspname INTO relation
       FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = "table";
-    IF relation IS NULL THEN
+    IF "table" IS NULL THEN
         RAISE EXCEPTION 'table must not be null' USING ERRCODE = '22004';
+    ELSIF relation IS NULL THEN -- Citus hides shards from queries of pg_class
+        RAISE EXCEPTION 'table % does not exist, or is a shard of Citus', "table"::oid USING ERRCODE = '42P01',
+            HINT = 'Capture the distributed table, on the coordinator.';
     END IF;
     IF NOT pg_has_role(current_user, relation.relowner, 'USAGE') THEN
         RAISE EXCEPTION 'must be owner of table %', "table" USING ERRCODE = '42501';
@@ -123,7 +126,8 @@ SELECT c.relation AS captured,
          CROSS JOIN LATERAL (SELECT a.attname = ANY (c.aggregate_id || c.row_key || c.version)
                                     OR CASE WHEN c.columns IS NULL THEN a.attname <> ALL (c.excluded) AND a.attgenerated <> 'v'
                                             ELSE a.attname = ANY (c.columns) END AS in_payload) AS i
-         WHERE a.attrelid = c.relation AND a.attnum > 0 AND NOT a.attisdropped) AS p;
+         WHERE a.attrelid = c.relation AND a.attnum > 0 AND NOT a.attisdropped) AS p
+ WHERE NOT outbox_internal.is_captured_shard(c.relation);
 COMMENT ON VIEW outbox.captures IS 'captured tables, and how they are captured';
 COMMENT ON COLUMN outbox.captures.captured IS 'the table, with its partitions and children';
 COMMENT ON COLUMN outbox.captures.columns IS 'columns in payloads';
@@ -170,7 +174,7 @@ BEGIN
     PERFORM outbox_internal.check_choice('on_delete', on_delete, '{key,old}');
     PERFORM outbox_internal.check_choice('on_truncate', on_truncate, '{refuse,ignore,announce}');
     PERFORM outbox_internal.check_choice('fire', fire, '{origin,replica,always}');
-    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
+    PERFORM outbox_internal.lock_captured("table");
     is_captured := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
     IF is_captured AND NOT replace THEN
         RAISE EXCEPTION 'table % is captured already', "table" USING ERRCODE = '42710',
@@ -246,10 +250,10 @@ BEGIN
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;
+    PERFORM outbox_internal.save_captured(captured);
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.add_capture_triggers(member, condition, on_truncate);
     END LOOP;
-    PERFORM outbox_internal.save_captured(captured);
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.set_capture_fire(member, fire);
         PERFORM outbox_internal.check_captured(member);

@@ -112,7 +112,7 @@ END;
 COMMENT ON FUNCTION outbox_internal.follow_columns(regclass) IS 'follows renamed and dropped columns of a captured table';
 
 -- Looks for the three row triggers of outbox_internal.add_capture_triggers(): AFTER INSERT, UPDATE,
--- DELETE.
+-- DELETE. On a shard of Citus their names end with its number.
 CREATE FUNCTION outbox_internal.has_capture_triggers("table" regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -121,6 +121,20 @@ BEGIN ATOMIC
     SELECT count(*) = 3
       FROM pg_trigger AS t
      WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc
-       AND (t.tgname, t.tgtype) IN (('00_outbox_capture_insert', 5), ('00_outbox_capture_update', 17), ('00_outbox_capture_delete', 9));
+       AND (regexp_replace(t.tgname, '_[0-9]+$', ''), t.tgtype)
+           IN (('00_outbox_capture_insert', 5), ('00_outbox_capture_update', 17), ('00_outbox_capture_delete', 9));
 END;
 COMMENT ON FUNCTION outbox_internal.has_capture_triggers(regclass) IS 'returns whether a table has its triggers; not yet while a dump is restored';
+
+-- Returns whether a table is a shard of Citus, by the names of its triggers. The catalogs of Citus do
+-- not know a shard yet while it is made.
+CREATE FUNCTION outbox_internal.is_captured_shard("table" regclass)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pg_trigger AS t
+                    WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc
+                      AND t.tgname ~ '^00_outbox_capture_[a-z]+_[0-9]+$');
+END;
+COMMENT ON FUNCTION outbox_internal.is_captured_shard(regclass) IS 'returns whether a captured table is a shard of Citus';

@@ -12,7 +12,7 @@ BEGIN ATOMIC
                                        'refuse_restricted', 'save_captured', 'forget_captured', 'check_captured',
                                        'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers',
                                        'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
-                                       'set_capture_fire', 'trigger_state', 'has_capture_triggers',
+                                       'set_capture_fire', 'trigger_state', 'has_capture_triggers', 'is_captured_shard', 'lock_captured',
                                        'check_owns_table', 'condition_about', 'is_capturing', -- in the SQL edition
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
                                        'backfill_progress', 'backfill_waits_for']

@@ -47,9 +47,16 @@ class CitusInstallation(Installation):
             self.remove()
             raise
         self.settings["shared_preload_libraries"] = "citus,pg_outbox"
+        # Citus splits shards with an output plugin of its own. Servers with this setting allow those that it names.
+        if self.has_setting("output_plugin_libraries"):
+            self.settings["output_plugin_libraries"] = "pgoutput, test_decoding, citus"
         # Citus looks for its files in directories of the server, unless it is told otherwise.
         self.settings["citus.enable_version_checks"] = "off"
         self.settings["dynamic_library_path"] = f"{self.stage}{self.ask('--pkglibdir')}:$libdir"
+
+    def has_setting(self, name: str) -> bool:
+        described = run([str(self.bin_directory / "postgres"), "--describe-config"])
+        return any(line.split("\t")[0] == name for line in described.split("\n"))
 
 
 class Node(Database):

@@ -86,6 +86,8 @@ ATTACKS = {
     "outbox_internal.set_capture_fire": "triggers of another role's table",
     "outbox_internal.trigger_state": "text that is none of the choices",
     "outbox_internal.has_capture_triggers": "a table of another role",
+    "outbox_internal.is_captured_shard": "a table of another role",
+    "outbox_internal.lock_captured": "a table of another role",
     "outbox.backfill": "a backfill of another role's table; code of its table that runs while the backfill is planned or worked off",
     "outbox_internal.add_backfill": "a backfill in the name of another role; from an index function, a condition, a trigger; without end",
     "outbox.pause_backfill": "another role's backfill",

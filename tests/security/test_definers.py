@@ -67,6 +67,7 @@ NEEDS_NO_CALLER = {
     "outbox_internal.add_capture_triggers(regclass,text,text)": OWNS_TABLE,
     "outbox_internal.drop_capture_triggers(regclass)": OWNS_TABLE,
     "outbox_internal.set_capture_fire(regclass,text)": OWNS_TABLE,
+    "outbox_internal.lock_captured(regclass)": OWNS_TABLE,
     "outbox.enqueue(outbox.new_event[])": "it asks which topics the current user may use (producer.cpp)",
     "outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
         "it asks which topics the current user may use (producer.cpp)",

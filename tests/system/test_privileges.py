@@ -270,6 +270,8 @@ USERS_OF_INTERNALS = {
     "outbox_internal.columns_of": ("capturer", CAPTURE),
     "outbox_internal.trigger_state": ("capturer", VIEW),
     "outbox_internal.has_capture_triggers": ("capturer", VIEW),
+    "outbox_internal.is_captured_shard": ("capturer", VIEW),
+    "outbox_internal.lock_captured": ("capturer", CAPTURE),
     "outbox_internal.add_backfill": ("capturer", "outbox.backfill() works with the caller's rights, and calls it"),
     "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
     "outbox_internal.oldest_unread_events": ("monitor", VIEW),

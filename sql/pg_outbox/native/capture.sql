@@ -33,6 +33,15 @@ LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_capture_truncate';
 COMMENT ON FUNCTION outbox.capture_truncate() IS 'writes an event of TRUNCATE, or refuses it';
 
+-- Not LOCK TABLE, which Citus repeats on other nodes as the calling role. There the triggers are
+-- created as the owner of the table, and would wait for it.
+CREATE FUNCTION outbox_internal.lock_captured("table" regclass)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_lock_captured';
+COMMENT ON FUNCTION outbox_internal.lock_captured(regclass) IS 'keeps others from changing or capturing a table until the transaction ends';
+
 -- Triggers fire in the order of their names. These come first, because changes by other triggers
 -- must come later in the log.
 CREATE FUNCTION outbox_internal.add_capture_triggers(member regclass, condition text, on_truncate text)

@@ -23,6 +23,7 @@ COMMENT ON FUNCTION outbox_internal.add_capture_triggers_to_all(regclass) IS 'gi
 
 -- Gives new partitions and children the triggers, and drops those of former ones. The owner may
 -- have changed the triggers, so a capture that cannot follow must not make the statement fail.
+-- Shards of Citus do not have children; PostgreSQL itself cares for the triggers of partitions.
 CREATE FUNCTION outbox_internal.follow_members(captured regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -32,7 +33,7 @@ DECLARE
     now    CONSTANT oid[] := array(SELECT outbox_internal.captured_tree(captured));
     before CONSTANT oid[] := c.known_members FROM outbox.captured AS c WHERE c.relation = captured;
 BEGIN
-    IF now @> before AND now <@ before THEN
+    IF (now @> before AND now <@ before) OR outbox_internal.is_captured_shard(captured) THEN
         RETURN;
     END IF;
     UPDATE outbox.captured AS c SET known_members = now WHERE c.relation = captured;

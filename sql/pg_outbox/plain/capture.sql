@@ -29,6 +29,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_owns_table(regclass) IS 'refuses roles that do not own a table';
 
+CREATE FUNCTION outbox_internal.lock_captured("table" regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
+END $$;
+COMMENT ON FUNCTION outbox_internal.lock_captured(regclass) IS 'keeps others from changing or capturing a table until the transaction ends';
+
 -- ------------------------------------------------------------------------------------------------
 -- Triggers
 -- ------------------------------------------------------------------------------------------------

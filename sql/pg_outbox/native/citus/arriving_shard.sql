@@ -29,6 +29,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.shard_is_here(bigint) IS 'whether a shard stands on this node';
 
+-- Returns whether somebody changes where shards stand: for a moment, or with a transaction that is prepared.
+CREATE FUNCTION outbox_internal.shards_are_moving()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_locks AS l
+                    WHERE l.locktype = 'relation' AND l.relation = 'pg_dist_placement'::regclass AND l.mode = 'RowExclusiveLock'
+                      AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()));
+END $$;
+COMMENT ON FUNCTION outbox_internal.shards_are_moving() IS 'whether a transaction that changes where shards stand has not ended';
+
 -- Returns whether a window whose snapshot was taken before this call may have events for which a
 -- destination has to wait. VOLATILE, so that each statement has a snapshot of its own.
 CREATE FUNCTION outbox_internal.shards_hold(destination name)
@@ -42,9 +55,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM outbox.arriving_shard) OR outbox_internal.citus_group() IS NULL THEN
         RETURN false;
     END IF;
-    IF EXISTS (SELECT FROM pg_locks AS l
-                WHERE l.locktype = 'relation' AND l.relation = 'pg_dist_placement'::regclass AND l.mode = 'RowExclusiveLock'
-                  AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())) THEN
+    IF outbox_internal.shards_are_moving() THEN -- before it looks for the shard
         RETURN true;
     END IF;
     RETURN EXISTS (SELECT FROM outbox.arriving_shard AS a
@@ -201,11 +212,12 @@ BEGIN
         s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
     END IF;
     s.trouble := NULL;
-EXCEPTION WHEN connection_failure THEN
+EXCEPTION WHEN connection_failure OR query_canceled THEN -- the keeper does not wait for long
     IF s.trouble IS NULL THEN
         RAISE WARNING 'events wait for a shard that has moved here: %', SQLERRM;
     END IF;
-    s.trouble := SQLERRM;
+    s.trouble := CASE SQLSTATE WHEN '57014' THEN format('node %s does not answer', outbox_internal.citus_address(s.from_group))
+                             ELSE SQLERRM END;
 END $$;
 COMMENT ON FUNCTION outbox_internal.ask_about(outbox.arriving_shard) IS 'asks another node about a shard that has moved here';
 
@@ -217,28 +229,32 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     s       outbox.arriving_shard;
-    arrived boolean := false;
+    pause   double precision := 0.5;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.arriving_shard) THEN
         RETURN NULL;
     END IF;
-    FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY shard LOOP
+    FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY trouble IS NOT NULL, shard LOOP
         -- The move has failed, or the other node is gone. Citus hides shards in pg_class from most sessions.
-        IF pg_relation_filenode(s.relation) IS NULL OR outbox_internal.citus_group() IS NULL
+        IF has_table_privilege(s.relation, 'SELECT') IS NULL OR outbox_internal.citus_group() IS NULL
            OR outbox_internal.citus_address(s.from_group) IS NULL THEN
             s.waits_for := '{}';
         ELSIF outbox_internal.shard_is_here(s.shard) THEN
             s := outbox_internal.ask_about(s);
-            arrived := true;
+            pause := 0.1;
         END IF;
         UPDATE outbox.arriving_shard AS a
            SET gone_since = s.gone_since, left_at = s.left_at, waits_for = s.waits_for, trouble = s.trouble
          WHERE a.shard = s.shard
            AND (a.gone_since, a.left_at::text, a.waits_for, a.trouble) IS DISTINCT FROM (s.gone_since, s.left_at::text, s.waits_for, s.trouble);
+        IF s.trouble IS NOT NULL THEN -- there may be no time left for others
+            pause := 1;
+            EXIT;
+        END IF;
     END LOOP;
     DELETE FROM outbox.arriving_shard AS a WHERE a.waits_for = '{}';
     PERFORM outbox_internal.wake_relays();
-    RETURN CASE WHEN arrived THEN 0.1 ELSE 0.5 END;
+    RETURN pause;
 END $$;
 COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whether events of shards that have moved here were delivered';
 
@@ -249,21 +265,26 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    moving boolean;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.arriving_shard) OR outbox_internal.citus_group() IS NULL THEN
         RETURN;
     END IF;
+    moving := outbox_internal.shards_are_moving();
     RETURN QUERY
-    SELECT d.name, min(a.shard), outbox_internal.citus_address(a.from_group), min(a.since), min(a.trouble)
+    SELECT d.name, min(a.shard), outbox_internal.citus_address(a.from_group), min(a.since),
+           CASE WHEN moving THEN 'a move to this node has not been committed: SELECT recover_prepared_transactions() on the coordinator ends it'
+                ELSE min(a.trouble) END
       FROM outbox.arriving_shard AS a
       JOIN outbox.destination AS d ON a.waits_for IS NULL OR d.name = ANY (a.waits_for)
-     WHERE outbox_internal.shard_is_here(a.shard)
+     WHERE moving OR outbox_internal.shard_is_here(a.shard)
      GROUP BY d.name, a.from_group;
 END $$;
 COMMENT ON FUNCTION outbox_internal.waits_for_shards() IS 'destinations that wait for events of shards that have moved here, and the first of these shards';
 
--- Delivers events of a shard without waiting for those that the node from which it came has not delivered.
--- Events of one key may then arrive in another order than they were written.
+-- Delivers events of a shard, and of all others that have come from the same node, without waiting for those
+-- that this node has not delivered. Events of one key may then arrive in another order than they were written.
 -- Errors: 42704 nothing waits for this shard.
 CREATE FUNCTION outbox.skip_shard(shard bigint, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
@@ -272,7 +293,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
-    DELETE FROM outbox.arriving_shard AS a WHERE a.shard = $1;
+    DELETE FROM outbox.arriving_shard AS a
+     USING outbox.arriving_shard AS s
+     WHERE s.shard = $1 AND a.from_group = s.from_group AND outbox_internal.shard_is_here(a.shard);
     IF NOT FOUND THEN
         RAISE EXCEPTION 'nothing waits for shard %', shard
             USING ERRCODE = 'undefined_object', HINT = 'outbox.health() says which shard events wait for, on the node to which it has moved.';

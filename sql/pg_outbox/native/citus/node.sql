@@ -7,7 +7,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') THEN
+    IF to_regclass('pg_dist_local_group') IS NULL THEN -- the extension may just be creating its tables
         RETURN NULL;
     END IF;
     RETURN (SELECT l.groupid FROM pg_dist_local_group AS l);
