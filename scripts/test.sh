@@ -256,13 +256,14 @@ install_spring() {
         cp "$source/pom.xml" "$source/Shop.java" "$target"
 }
 
-# Tests mostly wait, so more of them run in parallel than there are processors. The tests of a file share servers.
+# Tests mostly wait, so more of them run in parallel than there are processors. Those that share servers run in one
+# process: see tests/system/shares.py.
 run_pytest() { # run_pytest SUITE [ARGUMENT...]: of pytest; default: the folder of the suite
     local suite=$1
     shift
     servers_installed
     [ $# -gt 0 ] || set -- "$repository/tests/$suite" --dist loadfile
-    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -p no:cacheprovider -n 4 \
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -p no:cacheprovider -n 6 \
         --junitxml="$results/$suite.xml" "$@" >&2 || true
     count_junit "$results/$suite.xml" "$suite"
 }
