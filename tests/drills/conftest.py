@@ -97,10 +97,24 @@ def make_replica_drill(
         drill.close()
 
 
+def route_of(nodeid: str) -> str | None:
+    return next((each for each in parameters_of(nodeid) if each in ROUTES), None)
+
+
 def share_of(nodeid: str) -> str:
     """The drills of a route share its broker. Others have servers of their own."""
-    route = next((each for each in parameters_of(nodeid) if each in ROUTES), None)
+    route = route_of(nodeid)
     return f"route {route}" if route else nodeid
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the shares of routes first, and of these that of RabbitMQ, which takes longest; then slow tests."""
+
+    def place(item: pytest.Item) -> tuple[bool, ...]:
+        route = route_of(item.nodeid)
+        return (route is None, route != "rabbitmq", item.get_closest_marker("slow") is None)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
