@@ -95,7 +95,8 @@ END
 
 # As for users, but with the debug information that a stack needs and no more: the rest of it is a third of the time to compile.
 build_for_tests() { # build_for_tests [-- TARGET...]
-    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON -D "CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG" "$@"
+    local flags="${OUTBOX_TEST_OPTIMIZATION:--O2} -g1 -DNDEBUG"
+    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON -D "CMAKE_CXX_FLAGS_RELWITHDEBINFO=$flags" "$@"
 }
 
 # Builds once for all suites: everything but the unit tests, and what only tests with brokers run.
