@@ -10,7 +10,7 @@ build=${OUTBOX_BUILD:-$repository/build}
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Installs missing packages.
+# Installs missing packages. Scripts that run side by side do so one after the other.
 need_packages() {
     local missing=()
     for package; do
@@ -21,8 +21,11 @@ need_packages() {
     local as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo)
     say "installing ${missing[*]}"
-    "${as_root[@]}" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null
+    ( # Servers that packages start must not keep the lock.
+        flock 9
+        "${as_root[@]}" apt-get update -qq 9>&-
+        DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null 9>&-
+    ) 9>"${TMPDIR:-/tmp}/pg_outbox-packages-$UID"
 }
 
 pg_major=${OUTBOX_PG_MAJOR:-15} # of the packages; another server is chosen by PG_CONFIG

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them; ends in "N passed, N failed".
 #
-#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [outside] [edition] [security] [drills] [citus] [kafka-matrix] [valgrind]
-#                                          default: all from sanitized to drills, but threads
+#   scripts/test.sh [unit] [sanitized] [threads] [regress] [system] [server] [outside] [edition] [security] [drills] [citus]
+#                   [kafka-matrix] [valgrind]
+#                                          default: all from sanitized to citus, but threads and server
 #   scripts/test.sh --majors [...]         with other majors, and servers with assertions: see majors.sh
 #   scripts/test.sh --long [minutes]       the drill of random kills for this time; default: 60
 #   scripts/test.sh --fuzz [minutes]       each of the fuzzers for this time, two at a time; default: 60
@@ -12,6 +13,7 @@
 # selects, or, if it begins with a capital letter, a regular expression for names of CTest. The first failure ends the
 # runs and is shown.
 #
+# server: those system tests whose result can depend on the major of the server. They need no broker.
 # outside: system tests of delivery once more, with outbox-relay in place of the workers of the server.
 # edition: system tests that speak SQL once more, with the SQL edition in place of the extension.
 # citus: nodes of a Citus cluster. Not tested where there is no source of Citus: see citus.sh.
@@ -22,7 +24,7 @@
 source "$(dirname "$0")/common.sh"
 
 suites=("$@")
-[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside edition security drills)
+[ ${#suites[@]} -gt 0 ] || suites=(sanitized regress system outside edition security drills citus)
 [ "${suites[0]}" != --majors ] || exec "$(dirname "$0")/majors.sh" "${suites[@]:1}"
 if [ "${suites[0]}" = --long ] || [ "${suites[0]}" = --fuzz ]; then
     minutes=${2:-60}
@@ -40,10 +42,17 @@ elif [ "${suites[0]}" = --stress ]; then
     suites=(stress)
 fi
 
-need_packages "${build_packages[@]}" libgtest-dev libgmock-dev \
-    python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client prometheus procps nginx-light openssl curl libgrpc++-dev libprotobuf-dev protobuf-compiler \
-    librdkafka-dev mosquitto librabbitmq-dev rabbitmq-server python3-pika systemd pgbouncer patch python3-selenium
-apt-cache show chromium-driver >/dev/null 2>&1 && need_packages chromium chromium-driver # Ubuntu has them outside of apt
+# Whether a suite is wanted that talks to brokers.
+with_brokers=
+[[ ! " ${suites[*]} " =~ \ (threads|system|outside|edition|security|drills|kafka-matrix|fuzzers|random_kills|stress)\  ]] || with_brokers=1
+
+packages=("${build_packages[@]}" libgtest-dev libgmock-dev libgrpc++-dev libprotobuf-dev protobuf-compiler librdkafka-dev librabbitmq-dev
+    python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client procps openssl curl patch)
+if [ -n "$with_brokers" ]; then
+    packages+=(prometheus nginx-light mosquitto rabbitmq-server python3-pika systemd pgbouncer python3-selenium)
+    ! apt-cache show chromium-driver >/dev/null 2>&1 || packages+=(chromium chromium-driver) # Ubuntu has them outside of apt
+fi
+need_packages "${packages[@]}"
 
 results=$(mktemp -d)
 beside=() # background processes
@@ -85,16 +94,23 @@ END
     count $numbers "$2"
 }
 
-# Builds once for all suites: everything but the unit tests.
+# As for users, but with the debug information that a stack needs and no more: the rest of it is a third of the time to compile.
+build_for_tests() { # build_for_tests [-- TARGET...]
+    local flags="${OUTBOX_TEST_OPTIMIZATION:--O2} -g1 -DNDEBUG"
+    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON -D "CMAKE_CXX_FLAGS_RELWITHDEBINFO=$flags" "$@"
+}
+
+# Builds once for all suites: everything but the unit tests, and what only tests with brokers run.
 built=
 build_tests() {
-    [ -n "$built" ] || build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON \
-        -- {lib,sql,client,tools,relay,extension,examples,tests/programs}/all
+    local targets=({lib,sql,client,tools,relay,extension}/all install_scripts)
+    [ -z "$with_brokers" ] || targets+=({examples,tests/programs}/all)
+    [ -n "$built" ] || build_for_tests -- "${targets[@]}"
     built=1
 }
 
 run_unit() {
-    build_project -D OUTBOX_TESTS=ON -D OUTBOX_EXAMPLES=ON
+    build_for_tests
     (cd "$build" && ctest --output-on-failure -j6 --output-junit "$results/unit.xml" >"$results/unit.log" 2>&1) ||
         tail -n 60 "$results/unit.log" >&2
     count_junit "$results/unit.xml" unit
@@ -242,13 +258,14 @@ install_spring() {
         cp "$source/pom.xml" "$source/Shop.java" "$target"
 }
 
-# Tests mostly wait, so more of them run in parallel than there are processors. The tests of a file share servers.
+# Tests mostly wait, so more of them run in parallel than there are processors. Those that share servers run in one
+# process: see tests/system/shares.py.
 run_pytest() { # run_pytest SUITE [ARGUMENT...]: of pytest; default: the folder of the suite
     local suite=$1
     shift
     servers_installed
     [ $# -gt 0 ] || set -- "$repository/tests/$suite" --dist loadfile
-    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -p no:cacheprovider -n 4 \
+    OUTBOX_BUILD=$build /usr/bin/python3 -m pytest -q -p no:cacheprovider -n 6 \
         --junitxml="$results/$suite.xml" "$@" >&2 || true
     count_junit "$results/$suite.xml" "$suite"
 }
@@ -256,6 +273,18 @@ run_pytest() { # run_pytest SUITE [ARGUMENT...]: of pytest; default: the folder 
 run_system() {
     build_tests
     run_pytest system
+}
+
+# What they test is SQL, catalogs, transactions, WAL, locks, workers and dumps. Left out are sinks, programs beside the server,
+# and the client: to them a server is what libpq shows.
+run_server() {
+    build_tests
+    local tests=$repository/tests/system
+    run_pytest server --dist loadfile \
+        "$tests"/test_{backfill,capture,delivery,edition,endpoint_tables,expressions,find_event,health,life,log,operators}.py \
+        "$tests"/test_{outbox_view,prepared,privileges,pull,relay_functions,segments,settings,unread,upgrade,windows,workers}.py \
+        "$tests"/test_{inbox,inbox_install,inbox_projection,inbox_trouble,ledger,pg_upgrade}.py \
+        "$tests"/test_migrate_edition.py::test_{there_and_back_everything_is_the_same,everything_works_as_before}
 }
 
 run_outside() {

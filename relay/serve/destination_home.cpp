@@ -61,7 +61,24 @@ LogPlace DestinationHome::place() const noexcept {
     return {.database = host_.database_name(), .destination = row_.name};
 }
 
+// While the relay waits for a statement, and after its end, it leaves the sink alone. The descriptor
+// stays ready for as long, and would end each wait of the process at once.
+void DestinationHome::ready() {
+    if (ended_ || (writes_ && !consults_)) {
+        is_muted_ = true;
+        process_.poller.rewatch(watched_, 0);
+    } else {
+        due_ = true;
+    }
+}
+
+void DestinationHome::watch_again() noexcept {
+    if (std::exchange(is_muted_, false))
+        process_.poller.rewatch(watched_, EPOLLIN);
+}
+
 void DestinationHome::watch_sink() {
+    is_muted_ = false;
     watched_ = relay_.pipeline().descriptor();
     if (watched_ >= 0)
         process_.poller.watch(watched_, EPOLLIN, *this);
@@ -554,6 +571,7 @@ void DestinationHome::write(Statement statement, Taker taker) {
 void DestinationHome::written(Answer answer, Taker taker) {
     writes_ = consults_ = false;
     due_ = true;
+    watch_again();
     const auto outcome = answer.ok ? calls::outcome_of(answer.rows) : std::nullopt;
     if (!outcome) {
         write_failed(answer, taker);

@@ -137,13 +137,14 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     bool append_report(std::string& out);
 
   private:
-    void ready() override { due_ = true; }
+    void ready() override;
     void read_more() override { due_ = true; }
     void reading_failed(const Answer& answer) override;
     void reading_held() override;
 
     LogPlace place() const noexcept;
     void watch_sink();
+    void watch_again() noexcept;
     void unwatch_sink() noexcept;
     void stop_relay() noexcept;
 
@@ -209,6 +210,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     std::optional<calls::Held> held_;
     const Uuid token_;  // of retries in flight
     int watched_ = -1;
+    bool is_muted_ = false;  // the sink is not watched for the moment
 
     std::size_t under_way_ = 0;     // statements
     std::uint64_t generation_ = 0;  // answers to statements of an earlier one are ignored

@@ -15,6 +15,7 @@ from sinks import servers
 from sinks.conftest import kafka_server, nats_server, pub_sub_fake, pub_sub_server, rabbitmq_server  # noqa: F401
 from sinks.kafka_server import KafkaServer, kafka
 from sinks.redis_server import RedisServer, redis
+from shares import make_scheduler, parameters_of
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
@@ -94,6 +95,31 @@ def make_replica_drill(
     yield make
     for drill in made:
         drill.close()
+
+
+def route_of(nodeid: str) -> str | None:
+    return next((each for each in parameters_of(nodeid) if each in ROUTES), None)
+
+
+def share_of(nodeid: str) -> str:
+    """The drills of a route share its broker. Others have servers of their own."""
+    route = route_of(nodeid)
+    return f"route {route}" if route else nodeid
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the shares of routes first, and of these that of RabbitMQ, which takes longest; then slow tests."""
+
+    def place(item: pytest.Item) -> tuple[bool, ...]:
+        route = route_of(item.nodeid)
+        return (route is None, route != "rabbitmq", item.get_closest_marker("slow") is None)
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return make_scheduler(config, log, share_of)
 
 
 @pytest.fixture(autouse=True)

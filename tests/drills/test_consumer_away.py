@@ -1,11 +1,11 @@
-"""The broker or the database of a consumer fails and comes back, several times under load."""
+"""The broker or the database of a consumer fails and comes back, twice under load."""
 
 from __future__ import annotations
 
 from .replica import MakeReplicaDrill
 from .routes import with_deaths
 
-TIMES = 4
+TIMES = 2
 
 
 def test_database_away(make_replica_drill: MakeReplicaDrill) -> None:

@@ -10,7 +10,7 @@ from waiting import wait_until
 from .replica import MakeReplicaDrill, ReplicaDrill
 from .routes import with_deaths
 
-KILLS = 10
+KILLS = 6
 
 
 def kill_consumer(drill: ReplicaDrill) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .replica import MakeReplicaDrill, ReplicaDrill
 
 NOBODY = 99
+
+# The database compares versions. What matters of a broker is whether it keeps the order of a key.
+pytestmark = pytest.mark.parametrize("make_replica_drill", ["pull", "nats"], indirect=True)
 
 
 def enqueue(drill: ReplicaDrill, key: str, version: int, type: str = "changed") -> str:

@@ -1,7 +1,7 @@
 """Exactly once into Kafka: processes are killed while writers write, and a consumer that reads only
 committed records gets every committed event once, and each key in order; also when the edition is replaced meanwhile.
 
-By default there are 8 kills; OUTBOX_DRILL_KILLS=200 is the run of docs/destinations/kafka.md.
+By default there are 5 kills; OUTBOX_DRILL_KILLS=200 is the run of docs/destinations/kafka.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from .drill import SETTINGS
 from .plain import OF_SERVER, make_plain_database
 from .writing import Writing
 
-KILLS = int(os.environ.get("OUTBOX_DRILL_KILLS", "8"))
+pytestmark = pytest.mark.slow
+KILLS = int(os.environ.get("OUTBOX_DRILL_KILLS", "5"))
 
 
 class ExactlyOnceDrill(Writing):

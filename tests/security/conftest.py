@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import *  # noqa: F403  tests/system
-from cluster import Cluster
 from database import Database
 
 from .attacker import Attacker, NewAttacker, NewRole
@@ -21,18 +20,18 @@ numbers = itertools.count(1)
 
 # Used by all tests, so that it is set up before the databases and its roles are dropped after them.
 @pytest.fixture(autouse=True)
-def new_role(shared_cluster: Cluster) -> Iterator[NewRole]:
+def new_role(home: Database) -> Iterator[NewRole]:
     """Makes roles on the shared server."""
     names: list[str] = []
 
     def make(attributes: str = "") -> str:
         names.append(f"attacker_{next(numbers)}")
-        shared_cluster.execute(f"CREATE ROLE {names[-1]} LOGIN {attributes}")
+        home.execute(f"CREATE ROLE {names[-1]} LOGIN {attributes}")
         return names[-1]
 
     yield make
     for name in names:
-        shared_cluster.execute(f"DROP ROLE {name}")
+        home.execute(f"DROP ROLE {name}")
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from cluster import SQL_EDITION, Cluster, Installation, MakeCluster
 from collector import Collector
 from database import OUTSIDE, Database, NewDatabase, create_database, end_relay
 from receiver import Receiver
+from shares import file_of, make_scheduler, parameters_of
 from waiting import wait_until
 
 
@@ -62,6 +63,12 @@ def make_cluster(installation: Installation) -> Iterator[MakeCluster]:
 
 
 @pytest.fixture(scope="session")
+def home(shared_cluster: Cluster) -> Database:
+    """The database postgres. Its session creates and drops those of tests."""
+    return Database(shared_cluster, "postgres")
+
+
+@pytest.fixture(scope="session")
 def model(shared_cluster: Cluster) -> str:
     """A database with the extension. To copy it takes a fifth of the time of CREATE EXTENSION."""
     shared_cluster.execute("CREATE DATABASE model IS_TEMPLATE true")  # which workers stay away from
@@ -76,7 +83,7 @@ numbers = itertools.count(1)
 
 
 @pytest.fixture
-def new_database(shared_cluster: Cluster, model: str) -> Iterator[NewDatabase]:
+def new_database(shared_cluster: Cluster, home: Database, model: str) -> Iterator[NewDatabase]:
     """Creates databases on the shared server. Settings hold for all databases of the test from then on."""
     names: list[str] = []
     settings = dict(shared_cluster.settings)
@@ -87,7 +94,8 @@ def new_database(shared_cluster: Cluster, model: str) -> Iterator[NewDatabase]:
         names.append(f"db_{next(numbers)}")
         if not extension:
             return create_database(shared_cluster, names[-1], extension=False)
-        shared_cluster.execute(f"CREATE DATABASE {names[-1]} TEMPLATE {model}")
+        # To copy files takes half the time of writing pages to the WAL.
+        home.execute(f"CREATE DATABASE {names[-1]} TEMPLATE {model} STRATEGY file_copy")
         database = Database(shared_cluster, names[-1])
         if SQL_EDITION:
             database.set_in_database(changed or {})
@@ -96,7 +104,7 @@ def new_database(shared_cluster: Cluster, model: str) -> Iterator[NewDatabase]:
     yield make
     try:
         for name in names:
-            drop_database(shared_cluster, name)
+            drop_database(home, name)
     finally:
         if shared_cluster.settings != settings:
             shared_cluster.configure_and_wait(settings)
@@ -107,16 +115,16 @@ def database(new_database: NewDatabase) -> Database:
     return new_database()
 
 
-def drop_database(cluster: Cluster, name: str) -> None:
+def drop_database(home: Database, name: str) -> None:
     """Cleans up after a test, even if it failed."""
-    end_relay(cluster, name)
+    end_relay(home.cluster, name)
     prepared = "SELECT gid FROM pg_prepared_xacts WHERE database = %s"
-    for (transaction,) in cluster.execute(prepared, (name,)):
-        with cluster.connect(name) as connection:
+    for (transaction,) in home.execute(prepared, (name,)):
+        with home.cluster.connect(name) as connection:
             connection.execute(f"ROLLBACK PREPARED '{transaction}'")
     # DROP DATABASE waits up to five seconds for sessions that it terminates.
     wait_until(
-        lambda: cluster.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)") == [],
+        lambda: home.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)") == [],
         what=f"database {name} to be dropped", ignoring=(psycopg.errors.ObjectInUse,),
     )  # fmt: skip
 
@@ -159,6 +167,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -tests[item.path], item.path))
+
+
+def share_of(nodeid: str) -> str:
+    """The conformance tests of a sink are a share of their own."""
+    file = file_of(nodeid)
+    return f"{file} {parameters_of(nodeid)[0]}" if file.endswith("test_conformance.py") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return make_scheduler(config, log, share_of)
 
 
 def check_logs(item: pytest.Item) -> None:

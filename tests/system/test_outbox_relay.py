@@ -649,14 +649,44 @@ def test_a_database_that_does_not_answer_costs_no_processor_time(database: Datab
             lambda: database.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'"),
             what="the relay to ask for the destinations once more",
         )  # fmt: skip
-        port = re.search(r"listening on port (\d+)", relay.log())[1]
-
-        def turns() -> int:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/status") as page:
-                return json.load(page)["loop_turns"]
-
-        before = turns()
-        first = wait_until(turns, lambda seen: seen > before, what="the loop to turn")
-        second = wait_until(turns, lambda seen: seen > first, what="the loop to turn")
-    assert second - first < 1000, "the loop turns without a reason"
+        assert_at_rest(relay)
     wait_served(database)
+
+
+def test_answers_during_a_slow_statement_cost_no_processor_time(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    """An endpoint answers while the relay waits for a statement, and takes no answers."""
+    gate = Gate()
+    receiver.on(subject("slow"), gate.held())
+    receiver.on(subject("refused"), answer(400))
+    database.add_destination("d", receiver.url(), relay="external")
+    relay = start_relay(database, options=("--listen", "127.0.0.1:0"))
+    wait_served(database)
+    database.enqueue("slow")
+    wait_until(lambda: gate.holding, what="a request under way")
+    with database.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK TABLE outbox.delivery IN SHARE MODE")
+        database.enqueue("refused")
+        blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        wait_until(lambda: database.value(blocked), what="the relay to wait for the lock")
+        gate.open()
+        wait_until(lambda: not gate.holding, what="the answer to the other request")
+        assert_at_rest(relay)
+        blocker.execute("COMMIT")
+    database.wait_published(1)
+
+
+def assert_at_rest(relay: RelayProcess) -> None:
+    """Its loop turns only for its figures, and when it is asked for them."""
+    port = re.search(r"listening on port (\d+)", relay.log())[1]
+
+    def turns() -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status") as page:
+            return json.load(page)["loop_turns"]
+
+    before = turns()
+    first = wait_until(turns, lambda seen: seen > before, what="the loop to turn")
+    second = wait_until(turns, lambda seen: seen > first, what="the loop to turn")
+    assert second - first < 1000, "the loop turns without a reason"

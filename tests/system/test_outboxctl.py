@@ -513,7 +513,7 @@ def test_top_shows_several_databases_and_goes_on_without_one(tool: Tool, new_dat
     for text in (tool.database.name, "catalog", other.name, "invoices", "█"):
         wait_until(lambda: shows(text), what=f"{text} on the screen")  # noqa: B023
     # Not DROP EXTENSION: its locks and those of a query of top may be a deadlock.
-    drop_database(tool.cluster, tool.database.name)
+    drop_database(Database(tool.cluster, "postgres"), tool.database.name)
     screen.drawn = ""
     wait_until(lambda: shows("does not exist"), what="the error")
     screen.drawn = ""

@@ -1,13 +1,13 @@
 """Common parts of all fuzzers: seeds, time, counts, and checks of the server.
 
-A fuzzer is a program, and a test that pytest runs for a minute. It plays rounds, each in a database of its
+A fuzzer is a program, and a test that pytest runs for half a minute. It plays rounds, each in a database of its
 own, and all that a round does follows from its seed. A server that crashes, hangs or cannot be reached is
 a failure, and so is what the fuzzer itself asks for at the end of a round. Then the seed of the round and
 its last statements are printed.
 
     functions.py [--minutes 60] [--seed 4711] [-k superuser]
 
-As tests they read OUTBOX_FUZZ_MINUTES (for each program, default: 1) and OUTBOX_TEST_SEED.
+As tests they read OUTBOX_FUZZ_MINUTES (for each program, default: 0.5) and OUTBOX_TEST_SEED.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Fuzz:
         self.seed = int(os.environ.get("OUTBOX_TEST_SEED", random.randrange(1_000_000)))
         self.first_seed = self.seed
         self.random = random.Random(self.seed)
-        self.ends = time.monotonic() + 60 * float(os.environ.get("OUTBOX_FUZZ_MINUTES", "1")) / share
+        self.ends = time.monotonic() + 60 * float(os.environ.get("OUTBOX_FUZZ_MINUTES", "0.5")) / share
         self.statements: deque[str] = deque(maxlen=STATEMENTS_SHOWN)
         self.calls = 0
         self.rounds = 0

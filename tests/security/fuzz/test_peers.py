@@ -1,4 +1,4 @@
-"""A minute of hostile peers at random; the seed is printed."""
+"""Half a minute of hostile peers at random; the seed is printed."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ from .peers import fuzz
 def test_peers_at_random(make_cluster: MakeCluster, tmp_path: Path, http: None) -> None:
     for parent in [tmp_path, *tmp_path.parents][:3]:
         parent.chmod(0o755)
-    print(fuzz(make_cluster(), 60, random.randrange(1 << 30), tmp_path))
+    print(fuzz(make_cluster(), 30, random.randrange(1 << 30), tmp_path))

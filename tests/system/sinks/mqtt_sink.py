@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from contextlib import suppress
 from typing import Any
 
 from database import Database
@@ -55,7 +56,8 @@ class Reader:
 
     def close(self) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        with suppress(AttributeError):  # its thread, which this ends too, ended just now
+            self.client.loop_stop()
 
 
 class MqttSink(Sink):
