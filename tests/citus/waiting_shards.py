@@ -14,10 +14,6 @@ def waits_for(node: Node) -> dict[int, list[str] | None]:
     return dict(node.execute("SELECT shard, waits_for::text[] FROM outbox.arriving_shard"))
 
 
-def nobody_waits(citus: Citus) -> bool:
-    return not any(waits_for(node) for node in citus.nodes)
-
-
 def wait_nobody_waits(citus: Citus) -> None:
     wait_until(
         lambda: [waits_for(node) for node in citus.nodes], lambda seen: not any(seen), timeout=60 * SLOWNESS,
