@@ -168,7 +168,7 @@ BEGIN
         RETURN;
     END IF;
     FOR made IN
-        SELECT c.objid AS relation, substring(c.object_identity FROM '_(\d{1,18})"?$')::bigint AS shard
+        SELECT c.objid AS relation, c.object_identity AS name, substring(c.object_identity FROM '_(\d{1,18})"?$')::bigint AS shard
           FROM pg_event_trigger_ddl_commands() AS c
          WHERE c.classid = 'pg_class'::regclass AND c.object_identity ~ '_\d{1,18}"?$'
     LOOP
@@ -181,7 +181,7 @@ BEGIN
           FROM pg_dist_shard AS s
           JOIN pg_dist_partition AS t ON t.logicalrelid = s.logicalrelid AND t.repmodel <> 't'
           JOIN pg_dist_placement AS p ON p.shardid = s.shardid
-         WHERE s.shardid = made.shard AND to_regclass(shard_name(s.logicalrelid, s.shardid, false)) = made.relation
+         WHERE s.shardid = made.shard AND made.name IN (shard_name(s.logicalrelid, s.shardid), 'public.' || shard_name(s.logicalrelid, s.shardid))
            AND NOT EXISTS (SELECT FROM pg_dist_placement AS h WHERE h.shardid = s.shardid AND h.groupid = own);
         IF FOUND THEN
             PERFORM outbox_internal.expect_shard(made.shard, made.relation, moved.groupid);
