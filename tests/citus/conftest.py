@@ -14,8 +14,9 @@ import pytest
 
 from conftest import *  # noqa: F403  tests/system
 from conftest import drop_database
+from database import Database
 
-from .citus_cluster import Citus, CitusInstallation, CitusServers, MakeCitus, NewCitus, NotBuilt
+from .citus_cluster import Citus, CitusInstallation, CitusServers, MakeCitus, NewCitus, Node, NotBuilt
 
 
 @pytest.fixture(scope="session")
@@ -55,10 +56,16 @@ def new_citus(citus_servers: CitusServers) -> Iterator[NewCitus]:
 
 
 def drop(citus: Citus) -> None:
-    for node in citus.all_nodes: # before the first is dropped, so that none has a session on another
+    for node in citus.all_nodes:  # before the first is dropped, so that none has a session on another
         node.disconnect()
     for node in citus.all_nodes:
-        drop_database(node.cluster, citus.name)
+        drop_node(node)
+
+
+def drop_node(node: Node) -> None:
+    home = Database(node.cluster, "postgres")
+    drop_database(home, node.name)
+    home.disconnect()
 
 
 @pytest.fixture

@@ -11,14 +11,20 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from conftest import drop_database
 from test_inbox_projection import in_threads
 
+from .conftest import drop_node
 from .citus_cluster import HOST, Citus, NewCitus, Node
+from .waiting_shards import wait_nobody_waits
 
 ALL = range(1, 21)
 ORDERS = "id int PRIMARY KEY, title text, n int NOT NULL DEFAULT 1"
 MODES = ("force_logical", "block_writes")
+
+
+def move(citus: Citus, *of: object) -> None:
+    wait_nobody_waits(citus)
+    citus.move(*of)
 
 
 class Event(NamedTuple):
@@ -67,7 +73,7 @@ def check_that_changes_are_captured(citus: Citus, table: str, type: str, rows: i
 
 def move_away(citus: Citus, table: str, key: int, mode: str) -> None:
     source = citus.shard_node(table, key)
-    citus.move(table, key, next(node for node in citus.workers if node is not source), mode)
+    move(citus, table, key, next(node for node in citus.workers if node is not source), mode)
 
 
 def one_key_of_each_shard(citus: Citus) -> list[int]:
@@ -592,7 +598,7 @@ def test_a_shard_does_not_move_to_a_node_where_its_owner_may_not_capture(citus: 
     target = next(node for node in citus.workers if node is not citus.shard_node("shop.orders", 1))
     here(target, f"REVOKE EXECUTE ON FUNCTION outbox.capture FROM {owner}")
     with pytest.raises(psycopg.Error, match="may not capture tables on this node"):
-        citus.move("shop.orders", 1, target, "block_writes")
+        move(citus, "shop.orders", 1, target, "block_writes")
     check_that_changes_are_captured(citus, "shop.orders", "OrdersUpdated")
 
 
@@ -651,4 +657,4 @@ def test_a_table_captured_before_citus_is_captured_anew(citus: Citus) -> None:
         assert [event.id for event in events_of(node)] == ["1", "2"]
     finally:
         node.disconnect()
-        drop_database(node.cluster, node.name)
+        drop_node(node)

@@ -4,7 +4,7 @@
 -- the log here. The relays of two nodes know nothing of each other, so those here wait:
 --
 --   1. Citus creates the shard here, before it copies rows. An event trigger notices that, adds a row to
---      outbox.arriving_shard, and begins an era (era.sql). Relays go on.
+--      outbox.arriving_shard, and begins an era unless it is in a later one (era.sql). Relays go on.
 --   2. Citus blocks writes to the shard, and commits that it stands here: pg_dist_placement says so on
 --      all nodes. Whoever writes to the shard after that began its statement after that commit.
 --   3. A relay that has taken the snapshot for its next window looks with a later snapshot whether the
@@ -136,15 +136,23 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    deadline CONSTANT timestamptz := clock_timestamp() + interval '5 seconds'; -- without a backlog it takes one or two
 BEGIN
     LOCK TABLE outbox.arriving_shard IN ROW EXCLUSIVE MODE; -- before asking: of nodes that exchange shards one sees the other
-    IF outbox_internal.ask_node(from_group, 'SELECT outbox_internal.expects_shards()')::boolean THEN
-        RAISE EXCEPTION 'shard % cannot be moved now: node % waits for events of shards that have moved to it', shard, outbox_internal.citus_address(from_group)
-            USING ERRCODE = 'object_in_use',
-                  DETAIL = 'Events of one key would overtake each other, or the nodes would wait for each other.',
-                  HINT = 'Try again when outbox.arriving_shard is empty on that node. outbox.health() there says what it waits for.';
+    WHILE outbox_internal.ask_node(from_group, 'SELECT outbox_internal.expects_shards()')::boolean LOOP
+        IF clock_timestamp() > deadline THEN
+            RAISE EXCEPTION 'shard % cannot be moved now: node % waits for events of shards that have moved to it',
+                            shard, outbox_internal.citus_address(from_group)
+                USING ERRCODE = 'object_in_use',
+                      DETAIL = 'Events of one key would overtake each other, or the nodes would wait for each other.',
+                      HINT = 'Try again when outbox.arriving_shard is empty on that node. outbox.health() there says what it waits for.';
+        END IF;
+        PERFORM pg_sleep(0.1);
+    END LOOP;
+    IF outbox_internal.ask_node(from_group, 'SELECT outbox_internal.era()')::bigint >= outbox_internal.era() THEN
+        PERFORM outbox_internal.begin_era();
     END IF;
-    PERFORM outbox_internal.begin_era();
     INSERT INTO outbox.arriving_shard AS a (shard, relation, from_group) VALUES ($1, $2, $3)
         ON CONFLICT ON CONSTRAINT arriving_shard_pkey DO UPDATE
        SET relation = excluded.relation, from_group = excluded.from_group, since = excluded.since, gone_since = NULL, left_at = NULL, waits_for = NULL, trouble = NULL;
@@ -173,7 +181,7 @@ BEGIN
          WHERE c.classid = 'pg_class'::regclass AND c.object_identity ~ '_\d{1,18}"?$'
     LOOP
         -- A node gets its first era before it has its first shard.
-        IF own > 0 AND (SELECT p.last_value FROM outbox.event_position AS p) >> 40 = 0
+        IF own > 0 AND outbox_internal.era() = 0
            AND current_setting('application_name') LIKE 'citus\_internal%' THEN
             PERFORM outbox_internal.begin_era();
         END IF;
