@@ -141,6 +141,8 @@ ATTACKS = {
     "outbox.destinations": "credentials in addresses",
     "outbox_internal.list_destinations": "credentials in addresses",
     "outbox.segment_held_by": "events",
+    "outbox.skip_shard": "a shard that nothing waits for",
+    "outbox.require_shard": "nothing: it reads what Citus lets everybody read",
     "outbox.cluster_status": "events, passwords in URLs and errors",
     "outbox_internal.ask_nodes": "a statement of its own that other nodes run",
     "outbox_internal.node_status": "events, passwords in URLs and errors",

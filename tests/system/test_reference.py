@@ -145,6 +145,7 @@ OURS = {"OL001": "lease_lost", "IL001": "lease_lost", "IL002": "permanent_failur
 MEANINGS = {
     "08000": ("an address is refused, or a connection was not possible", "yes, when the cause is gone"),
     "08006": ("another node of a Citus cluster cannot be asked", "yes, when the cause is gone"),
+    "39P03": ("an internal function of an event trigger was called by hand", "no"),
     "0A000": ("not supported for this object or in this place, such as capturing a temporary table", "no"),
     "22001": ("a name, an id or a key is too long", "no"),
     "22004": ("an argument is null that must not be", "no"),
