@@ -8,7 +8,7 @@ namespace outbox {
 bool any_shard_arrives();
 
 // Returns whether a window may have events for which a destination has to wait. The snapshot of the window
-// must have been taken before this call. Needs a transaction.
+// must have been taken before this call. Needs a transaction with SPI. If no shard arrives, it is false.
 bool shards_hold(const char* destination);
 
 }  // namespace outbox

@@ -13,7 +13,7 @@ import pytest
 
 from outbox_relay import OutboxRelay
 from processes import stop_process
-from receiver import Gate, Receiver, answer
+from receiver import Gate, Receiver, answer, subject
 from waiting import SECOND, stays, wait_until
 
 from .background import Background
@@ -157,21 +157,85 @@ def test_a_shard_that_nothing_waits_for_is_not_skipped(scene: Scene) -> None:
         scene.new.execute("SELECT outbox.skip_shard(%s)", (scene.things.shard_of(scene.key),))
 
 
-def test_an_event_that_is_tried_again_is_waited_for(scene: Scene) -> None:
-    scene.citus.coordinator.change_destination("d", retry_base="50ms", retry_max="50ms", max_attempts="10000")
-    refusal = scene.receiver.on(of_node(scene.old), answer(400))
+def refuse_key_of(scene: Scene, destination: str = "d") -> None:
+    """The receiver refuses events of the key from the old node, which tries them again and again."""
+    scene.citus.coordinator.change_destination(destination, retry_base="50ms", retry_max="50ms", max_attempts="10000")
+    of_old, of_key = of_node(scene.old, f"/{destination}"), subject(str(scene.key))
+    scene.receiver.on(lambda request: of_old(request) and of_key(request), answer(400))
     scene.change()
     wait_until(
         lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RETRY'"), what="a retry"
     )
+
+
+def in_trouble(node: Node) -> int:
+    return node.value("SELECT count(*) FROM outbox.delivery")
+
+
+def test_only_the_key_of_an_event_in_trouble_waits(scene: Scene) -> None:
+    other = next(
+        key for key in scene.things.keys
+        if key != scene.key and scene.things.shard_of(key) == scene.things.shard_of(scene.key)
+    )  # fmt: skip
+    refuse_key_of(scene)
+    scene.things.change(other)
     scene.move()
     scene.change()
+    scene.things.change(other)
+    wait_until(
+        lambda: versions(scene.receiver, other), lambda seen: seen == [1, 2], what="the events of another key to arrive"
+    )
     scene.wait_arrived([1, 2], "/e")
-    scene.wait_waiting("d")
+    wait_until(lambda: in_trouble(scene.new), lambda count: count == 2, what="the event of the key to be held")
     scene.stays_waiting()
-    assert len(refusal.met) > 1
+    assert scene.new.execute("SELECT ordering_key FROM outbox.blocked_key") == [(str(scene.key),)]
     scene.receiver.forget_rules()
     wait_until(scene.arrived, lambda seen: seen[-1] == 2, what="version 2 to arrive")
+    assert scene.arrived()[-2:] == [1, 2]
+    wait_nobody_waits(scene.citus)
+    wait_until(lambda: in_trouble(scene.new), lambda count: count == 0, what="no key to be held")
+
+
+def test_a_key_that_waits_can_be_skipped(scene: Scene) -> None:
+    refuse_key_of(scene)
+    scene.move()
+    scene.change()
+    wait_until(lambda: in_trouble(scene.new), lambda count: count == 2, what="the event of the key to be held")
+    scene.new.execute("SELECT outbox.skip_shard(%s)", (scene.things.shard_of(scene.key),))
+    wait_until(scene.arrived, lambda seen: seen[-1] == 2, what="version 2 to arrive")
+    wait_until(lambda: in_trouble(scene.new), lambda count: count == 0, what="no key to be held")
+
+
+def test_a_key_in_trouble_moves_on(scene: Scene) -> None:
+    """The third node learns from the second one what the first one has in trouble."""
+    refuse_key_of(scene)
+    scene.move()
+    scene.change()
+    wait_until(lambda: in_trouble(scene.new), lambda count: count == 2, what="the event of the key to be held")
+    scene.things.move(scene.key, scene.citus.coordinator, "block_writes")
+    scene.change()
+    wait_until(lambda: in_trouble(scene.citus.coordinator), lambda count: count == 2, what="the third event to be held")
+    scene.stays_waiting()
+    scene.receiver.forget_rules()
+    wait_until(scene.arrived, lambda seen: seen[-1] == 3, what="version 3 to arrive")
+    assert scene.arrived()[-3:] == [1, 2, 3]
+    wait_nobody_waits(scene.citus)
+
+
+def test_a_relay_outside_waits_for_an_event_in_trouble(scene: Scene) -> None:
+    scene.citus.coordinator.add_destination("x", scene.receiver.url("/x"), relay="external")
+    relays = [OutboxRelay(node.cluster, scene.citus.name).start() for node in (scene.old, scene.new)]
+    try:
+        refuse_key_of(scene, "x")
+        scene.move()
+        scene.change()
+        scene.wait_waiting("x")
+        scene.stays_waiting("/x")
+        scene.receiver.forget_rules()
+        wait_until(lambda: scene.arrived("/x"), lambda seen: seen[-1] == 2, what="version 2 to arrive")
+    finally:
+        for relay in relays:
+            relay.close()
 
 
 def test_a_dead_letter_is_not_waited_for(scene: Scene) -> None:

@@ -57,6 +57,7 @@ USERS = {
     "table outbox.event_1": NOBODY,
     "table outbox.event_2": NOBODY,
     "table outbox.event_3": NOBODY,
+    "table outbox.arriving_key": NOBODY,
     "table outbox.arriving_shard": NOBODY,
     "table outbox.operation": "operator",
     "table outbox.position_gap": NOBODY,

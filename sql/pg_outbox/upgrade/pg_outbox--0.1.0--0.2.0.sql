@@ -138,6 +138,13 @@ CREATE TABLE outbox.position_gap (
 );
 SELECT pg_extension_config_dump('outbox.position_gap', '');
 
+CREATE TABLE outbox.arriving_key (
+    destination name    NOT NULL,
+    position    bigint  NOT NULL,
+    from_group  integer NOT NULL,
+    PRIMARY KEY (destination, position)
+);
+
 CREATE SEQUENCE outbox.position_era AS integer MAXVALUE 8388607;
 SELECT pg_extension_config_dump('outbox.position_era', '');
 

@@ -15,7 +15,8 @@
 --      (left_at), and then, some times a second, which destinations have not settled what is visible in
 --      it (waits_for). Relays of other destinations go on. A transaction that was prepared there before
 --      the shard left may have events of it, so the snapshot is taken when none of these is left.
---   5. When no destination is left, the keeper deletes the row.
+--   5. Of a destination that has settled all but events in trouble, only the keys of these are held
+--      (arriving_key.sql). When none is left either, the keeper deletes the row.
 --
 -- A node that waits sends no shard on: nodes that waited for each other would wait for ever.
 
@@ -79,8 +80,8 @@ END;
 COMMENT ON FUNCTION outbox_internal.snapshot_without_prepared(timestamptz) IS 'the present snapshot, unless transactions prepared before a time are left';
 
 -- Returns the destinations that have not settled all events that are visible in a snapshot, by their
--- saved cursors. Events in trouble count, because later events of their keys are written elsewhere.
--- Endpoints of a destination that have fallen back do not: one that is dead would stop all others.
+-- saved cursors. What is in trouble there does not count: see arriving_key.sql. Nor do endpoints that have
+-- fallen back: one that is dead would stop all others.
 CREATE FUNCTION outbox_internal.unsettled_in(snapshot pg_snapshot)
 RETURNS name[]
 LANGUAGE plpgsql STABLE
@@ -101,9 +102,6 @@ BEGIN
     LOOP
         IF EXISTS (SELECT FROM outbox_internal.window_events(destination.done, snapshot, settled => destination.upto, settled_position => destination.position) AS e
                     WHERE e.topic LIKE ANY (destination.topics) AND (e.only_to IS NULL OR e.only_to = destination.number))
-           OR EXISTS (SELECT FROM outbox.delivery AS t
-                       WHERE t.destination = destination.name AND t.state IN ('PENDING', 'RETRY') AND t.operation IS NULL
-                         AND pg_visible_in_snapshot(t.xid, snapshot))
            OR EXISTS (SELECT FROM outbox.batch AS b, unnest(b.xids) AS x(xid)
                        WHERE b.destination = destination.name AND pg_visible_in_snapshot(x.xid, snapshot)) THEN
             unsettled := unsettled || destination.name;
@@ -123,7 +121,7 @@ RETURNS boolean
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM outbox.arriving_shard)
+    SELECT EXISTS (SELECT FROM outbox.arriving_shard AS a WHERE a.waits_for IS DISTINCT FROM '{}')
         OR EXISTS (SELECT FROM pg_locks AS l
                     WHERE l.locktype = 'relation' AND l.relation = 'outbox.arriving_shard'::regclass AND l.mode = 'RowExclusiveLock'
                       AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()));
@@ -209,6 +207,8 @@ CREATE FUNCTION outbox_internal.ask_about(INOUT s outbox.arriving_shard)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    most_keys CONSTANT integer := 1000; -- of a destination; with more it waits as a whole
 BEGIN
     IF s.gone_since IS NULL THEN
         s.gone_since := outbox_internal.ask_node(s.from_group, 'SELECT pg_catalog.clock_timestamp()');
@@ -218,6 +218,10 @@ BEGIN
     END IF;
     IF s.left_at IS NOT NULL THEN
         s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
+        -- After that: what is settled has been delivered, or is in trouble by now.
+        s.waits_for := s.waits_for
+            || outbox_internal.hold_keys_of(s.from_group,
+                   outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.keys_in_trouble(%s)', most_keys))::json, most_keys);
     END IF;
     s.trouble := NULL;
 EXCEPTION WHEN connection_failure OR query_canceled THEN -- the keeper does not wait for long
@@ -238,30 +242,37 @@ AS $$
 DECLARE
     s       outbox.arriving_shard;
     pause   double precision := 0.5;
+    changed boolean := false;
 BEGIN
     IF NOT EXISTS (SELECT FROM outbox.arriving_shard) THEN
         RETURN NULL;
     END IF;
     FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY trouble IS NOT NULL, shard LOOP
-        -- The move has failed, or the other node is gone. Citus hides shards in pg_class from most sessions.
-        IF has_table_privilege(s.relation, 'SELECT') IS NULL OR outbox_internal.citus_group() IS NULL
-           OR outbox_internal.citus_address(s.from_group) IS NULL THEN
-            s.waits_for := '{}';
-        ELSIF outbox_internal.shard_is_here(s.shard) THEN
+        IF outbox_internal.citus_group() IS NULL THEN
+            s.waits_for := outbox_internal.hold_keys_of(s.from_group, '[]', 0);
+        ELSIF outbox_internal.citus_address(s.from_group) IS NULL THEN -- the other node is gone
+            s.waits_for := outbox_internal.hold_keys_of(s.from_group, '[]', 0);
+        ELSIF s.left_at IS NOT NULL OR outbox_internal.shard_is_here(s.shard) THEN -- it may have moved on, without held keys
             s := outbox_internal.ask_about(s);
-            pause := 0.1;
+            pause := CASE WHEN s.waits_for = '{}' THEN 0.5 ELSE 0.1 END;
+        ELSIF has_table_privilege(s.relation, 'SELECT') IS NULL THEN -- the move has failed; Citus hides shards in pg_class
+            s.waits_for := '{}';
         END IF;
         UPDATE outbox.arriving_shard AS a
            SET gone_since = s.gone_since, left_at = s.left_at, waits_for = s.waits_for, trouble = s.trouble
          WHERE a.shard = s.shard
            AND (a.gone_since, a.left_at::text, a.waits_for, a.trouble) IS DISTINCT FROM (s.gone_since, s.left_at::text, s.waits_for, s.trouble);
+        changed := changed OR FOUND;
         IF s.trouble IS NOT NULL THEN -- there may be no time left for others
             pause := 1;
             EXIT;
         END IF;
     END LOOP;
-    DELETE FROM outbox.arriving_shard AS a WHERE a.waits_for = '{}';
-    PERFORM outbox_internal.wake_relays();
+    DELETE FROM outbox.arriving_shard AS a
+     WHERE a.waits_for = '{}' AND NOT EXISTS (SELECT FROM outbox.arriving_key AS k WHERE k.from_group = a.from_group);
+    IF changed THEN
+        PERFORM outbox_internal.wake_relays();
+    END IF;
     RETURN pause;
 END $$;
 COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whether events of shards that have moved here were delivered';
@@ -299,15 +310,22 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    node integer;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
-    DELETE FROM outbox.arriving_shard AS a
-     USING outbox.arriving_shard AS s
-     WHERE s.shard = $1 AND a.from_group = s.from_group AND outbox_internal.shard_is_here(a.shard);
-    IF NOT FOUND THEN
+    WITH skipped AS (
+        DELETE FROM outbox.arriving_shard AS a
+         USING outbox.arriving_shard AS s
+         WHERE s.shard = $1 AND a.from_group = s.from_group AND (a.left_at IS NOT NULL OR outbox_internal.shard_is_here(a.shard))
+        RETURNING a.from_group
+    )
+    SELECT max(s.from_group) INTO node FROM skipped AS s;
+    IF node IS NULL THEN
         RAISE EXCEPTION 'nothing waits for shard %', shard
             USING ERRCODE = 'undefined_object', HINT = 'outbox.health() says which shard events wait for, on the node to which it has moved.';
     END IF;
+    PERFORM outbox_internal.hold_keys_of(node, '[]', 0);
     INSERT INTO outbox.operation (requested_by, destination, action, why) VALUES (caller, '*', 'skip shard', format('shard %s', shard) || coalesce(': ' || $2, ''));
     PERFORM outbox_internal.wake_relays();
 END $$;
