@@ -38,7 +38,7 @@ ONLY_NATIVE = {
     "outbox_internal.adopt_capture", "outbox_internal.capture_argument", "outbox_internal.capture_argument_follows",
     "outbox_internal.check_may_capture", "outbox_internal.citus_capture", "outbox_internal.citus_type",
     "outbox_internal.follow_created_triggers", "outbox_internal.follow_dropped_triggers",
-    "outbox_internal.set_capture_argument",
+    "outbox_internal.set_capture_argument", "outbox_internal.hold_keys_of", "outbox_internal.keys_in_trouble",
     "outbox.require_shard", "outbox.skip_shard", "outbox_internal.ask_about", "outbox_internal.ask_node",
     "outbox_internal.begin_era", "outbox_internal.era", "outbox_internal.citus_address", "outbox_internal.citus_group",
     "outbox_internal.expect_shard", "outbox_internal.expects_shards", "outbox_internal.follow_shards",
