@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 from cluster import Cluster, Installation, make_directory
 from database import Database, create_database
 from ledger import SETUP, Entry
+from processes import wait_until_handles
 
 AGGREGATES = 24
 WRITERS = 3
@@ -65,6 +67,8 @@ class Writing:
             )
             for number in range(WRITERS)
         ]  # fmt: skip
+        for process in self.writers:
+            wait_until_handles(process, signal.SIGTERM)
         yield
         for process in self.writers:
             process.terminate()

@@ -72,6 +72,18 @@ def wait_until_quiet(pid: int, seconds: float = 1.0) -> None:
     wait_until(sleeps, timeout=60, what=f"process {pid} to sleep for {seconds} s")
 
 
+def wait_until_handles(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Waits until the process has a handler for the signal, which would end it before, or has ended."""
+
+    def handles() -> bool:
+        return bool(int(status_of(f"/proc/{process.pid}")["SigCgt"], 16) >> (number - 1) & 1)
+
+    wait_until(
+        lambda: process.poll() is not None or handles(), timeout=60,
+        what=f"process {process.pid} to handle {number.name}",
+    )  # fmt: skip
+
+
 def assert_threads_block_signals(pid: int) -> int:
     """Checks that no handler of the server can run on a thread that a library started.
 

@@ -18,6 +18,7 @@ import pytest
 from cluster import Cluster, MakeCluster
 from database import Database, create_database
 from ledger import SETUP, Entry, Verdict, check, check_log, read_ledger, writer_command
+from processes import wait_until_handles
 from receiver import Receiver, answer, close_unanswered, cut_off, everything, reset
 from waiting import wait_until
 
@@ -41,6 +42,8 @@ def writers(
         for number in range(count)
     ]  # fmt: skip
     try:
+        for process in processes:
+            wait_until_handles(process, signal.SIGTERM)
         yield processes
         for process in processes:
             process.send_signal(signal.SIGTERM)
