@@ -6,7 +6,7 @@
 --   1. Citus creates the shard here, before it copies rows. An event trigger notices that, adds a row to
 --      outbox.arriving_shard, and begins an era unless it is in a later one (era.sql). Relays go on.
 --   2. Citus blocks writes to the shard, and commits that it stands here: pg_dist_placement says so on
---      all nodes. Whoever writes to the shard after that began its statement after that commit.
+--      all nodes. A statement that writes to the shard from then on began after that commit.
 --   3. A relay that has taken the snapshot for its next window looks with a later snapshot whether the
 --      shard stands here. If so, the window may have events of the shard, and is given up. Of
 --      transactions that are prepared nothing can be seen but their locks, so the relay also waits
