@@ -39,7 +39,7 @@ BEGIN
         INSERT INTO outbox.position_gap (after, size) VALUES (last, start - last);
     END IF;
     PERFORM pg_advisory_unlock(lock, 0);
-EXCEPTION WHEN OTHERS THEN
+EXCEPTION WHEN OTHERS OR query_canceled THEN -- Citus keeps the session, and so would the lock
     PERFORM pg_advisory_unlock(lock, 0);
     RAISE;
 END $$;
