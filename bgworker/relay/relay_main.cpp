@@ -237,22 +237,27 @@ static bool look_for_window() {
     return true;
 }
 
+// Needs a transaction that has taken the snapshot for the next window.
+static bool waits_for_shards() {
+    if (!any_shard_arrives())
+        return false;
+    SPI_connect();
+    const bool waits = shards_hold(my_name());
+    if (!waits)  // keys may have taken the place of the destination
+        load_held_keys(my_name(), home->relay.pipeline());
+    SPI_finish();
+    return waits;
+}
+
 static void read() {
     Relay& relay = home->relay;
     if (!relay.in_window())
         begin_looking();
     begin_work("reading the log");
-    if (!relay.in_window() && any_shard_arrives()) {
-        SPI_connect();
-        const bool waits = shards_hold(my_name());
-        if (!waits)  // keys may have taken the place of the destination
-            load_held_keys(my_name(), relay.pipeline());
-        SPI_finish();
-        if (waits) {
-            end_work();
-            relay.reading_failed(milliseconds(milliseconds_held));
-            return;
-        }
+    if (!relay.in_window() && waits_for_shards()) {
+        end_work();
+        relay.reading_failed(milliseconds(milliseconds_held));
+        return;
     }
     if (!relay.in_window() && !look_for_window()) {
         end_work();
@@ -502,6 +507,7 @@ static void show_progress() {
 // SIGTERM cancels the transaction under way, also a wait for a lock. Then there is time to save the
 // cursor, unless an operator has locked it: what was delivered since it was saved is repeated.
 static volatile sig_atomic_t told_to_leave = false;
+
 static void tell_to_leave(SIGNAL_ARGS) {
     const int saved_errno = errno;
     told_to_leave = true;

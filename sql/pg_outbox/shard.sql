@@ -1,4 +1,4 @@
--- What a node of a Citus cluster knows of its shards and positions: see native/citus/. Empty on any other server.
+-- What a node of a Citus cluster knows of its shards and positions: see native/citus/. On any other server there is nothing.
 
 CREATE TABLE outbox.arriving_shard (
     shard      bigint      PRIMARY KEY,

@@ -40,7 +40,7 @@ ONLY_NATIVE = {
     "outbox_internal.follow_created_triggers", "outbox_internal.follow_dropped_triggers",
     "outbox_internal.set_capture_argument", "outbox_internal.hold_keys_of", "outbox_internal.keys_in_trouble",
     "outbox.require_shard", "outbox.skip_shard", "outbox_internal.ask_about", "outbox_internal.ask_node",
-    "outbox_internal.begin_era", "outbox_internal.era", "outbox_internal.citus_address", "outbox_internal.citus_group",
+    "outbox_internal.begin_era", "outbox_internal.era", "outbox_internal.citus_address", "outbox_internal.citus_group", "outbox_internal.citus_node",
     "outbox_internal.expect_shard", "outbox_internal.expects_shards", "outbox_internal.follow_shards",
     "outbox_internal.look_after_shards", "outbox_internal.shard_is_here", "outbox_internal.shards_are_moving",
     "outbox_internal.snapshot_without_prepared", "outbox_internal.unsettled_in",

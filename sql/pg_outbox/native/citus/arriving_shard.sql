@@ -248,9 +248,7 @@ BEGIN
         RETURN NULL;
     END IF;
     FOR s IN SELECT * FROM outbox.arriving_shard ORDER BY trouble IS NOT NULL, shard LOOP
-        IF outbox_internal.citus_group() IS NULL THEN
-            s.waits_for := outbox_internal.hold_keys_of(s.from_group, '[]', 0);
-        ELSIF outbox_internal.citus_address(s.from_group) IS NULL THEN -- the other node is gone
+        IF outbox_internal.citus_address(s.from_group) IS NULL THEN -- the other node is gone, or Citus
             s.waits_for := outbox_internal.hold_keys_of(s.from_group, '[]', 0);
         ELSIF s.left_at IS NOT NULL OR outbox_internal.shard_is_here(s.shard) THEN -- it may have moved on, without held keys
             s := outbox_internal.ask_about(s);

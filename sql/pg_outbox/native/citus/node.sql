@@ -14,17 +14,29 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.citus_group() IS 'group of this node in a Citus cluster; null without Citus';
 
--- Returns the address of a node for people; NULL if it is no longer part of the cluster.
-CREATE FUNCTION outbox_internal.citus_address(node integer)
-RETURNS text
+-- Returns where a node is; NULL if it is no longer part of the cluster, or without Citus.
+CREATE FUNCTION outbox_internal.citus_node(node integer, OUT name text, OUT port integer)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN (SELECT format('%s:%s', n.nodename, n.nodeport)
-              FROM pg_dist_node AS n
-             WHERE n.groupid = node AND n.noderole = 'primary' AND n.nodecluster = current_setting('citus.cluster_name'));
+    IF outbox_internal.citus_group() IS NOT NULL THEN
+        SELECT n.nodename, n.nodeport
+          INTO name, port
+          FROM pg_dist_node AS n
+         WHERE n.groupid = node AND n.noderole = 'primary' AND n.nodecluster = current_setting('citus.cluster_name');
+    END IF;
 END $$;
+COMMENT ON FUNCTION outbox_internal.citus_node(integer) IS 'name and port of a node of a Citus cluster';
+
+-- The same for people.
+CREATE FUNCTION outbox_internal.citus_address(node integer)
+RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT n.name || ':' || n.port FROM outbox_internal.citus_node(node) AS n;
+END;
 COMMENT ON FUNCTION outbox_internal.citus_address(integer) IS 'address of a node of a Citus cluster';
 
 -- Runs a statement with one result on a node, in a session and a transaction of its own. Citus knows how
@@ -36,20 +48,16 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    asked  CONSTANT record := outbox_internal.citus_node(node);
     answer record;
 BEGIN
-    SELECT m.node_name, m.node_port, m.success, m.result
-      INTO answer
-      FROM pg_dist_node AS n
-     CROSS JOIN LATERAL master_run_on_worker(ARRAY[n.nodename], ARRAY[n.nodeport], ARRAY[command], false)
-                     AS m(node_name, node_port, success, result)
-     WHERE n.groupid = node AND n.noderole = 'primary' AND n.nodecluster = current_setting('citus.cluster_name');
-    IF NOT FOUND THEN
+    IF asked.name IS NULL THEN
         RAISE EXCEPTION 'node % is not part of the cluster', node
             USING ERRCODE = 'connection_failure', HINT = CASE node WHEN 0 THEN 'Call citus_set_coordinator_host() on the coordinator.' ELSE '' END;
     END IF;
+    SELECT * INTO answer FROM master_run_on_worker(ARRAY[asked.name], ARRAY[asked.port], ARRAY[command], false);
     IF NOT answer.success THEN
-        RAISE EXCEPTION 'node %:% cannot be asked: %', answer.node_name, answer.node_port, answer.result
+        RAISE EXCEPTION 'node %:% cannot be asked: %', asked.name, asked.port, answer.result
             USING ERRCODE = 'connection_failure';
     END IF;
     RETURN answer.result;
