@@ -1,11 +1,13 @@
 #include "bgworker/relay/log_reader.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "bgworker/relay/event_copy.hpp"
 #include "bgworker/relay/row_fetcher.hpp"
 #include "bgworker/relay/window_spool.hpp"
 #include "extension/base/boundary.hpp"
+#include "extension/base/shared_reading.hpp"
 #include "extension/base/shared_state.hpp"
 #include "extension/log/log.hpp"
 
@@ -15,10 +17,26 @@ namespace outbox {
 // is flushed.
 static constexpr int max_looked_up_commits = 64;
 
+// Entries of the index that one scan passes over before it looks for the next one of the window.
+static constexpr int max_entries_passed = 64;
+
 // Rows read in one transaction, even if no topic matches.
 static constexpr int max_rows_at_once = 10'000;
 
+// What other relays know of the window.
+struct Sharing {
+    SharedWindow window;
+    uint64 completed = 0;             // transactions, before the last look
+    bool began = false;               // the relay has read a window since it started
+    bool gives = false;               // blocks to others
+    int64 waited_for = PG_INT64_MIN;  // events after this position, which another relay reads
+    // Of a window that was taken from another relay. `scanned`: this relay has scanned it, too.
+    Snapshot from, to;
+    bool scanned = true;
+};
+
 struct LogReader {
+    Sharing* sharing;
     WindowSpool* spool;
     RowFetcher fetcher;
     bool scanned_before;
@@ -36,11 +54,13 @@ LogReader* create_log_reader() {
         static_cast<LogReader*>(MemoryContextAllocZero(TopMemoryContext, sizeof(LogReader)));
     reader->spool = create_spool();
     create_row_fetcher(reader->fetcher);
+    run_core([reader] { reader->sharing = new Sharing; });
     return reader;
 }
 
 void restart_reading(LogReader* reader) {
     reader->scanned_before = false;
+    reader->sharing->began = false;
     reset_spool(reader->spool);
 }
 
@@ -111,17 +131,50 @@ struct OpenSegment {
     Relation index;
 };
 
-// Adds those entries with first <= xid < end that `to` sees.
-static void scan_range(LogReader* reader, const OpenSegment& segment, uint64 first, uint64 end,
-                       const Settled& settled, const Snapshot& to) {
+// Returns the first xid of the window that is not below `xid`: one that was in progress in `from` and
+// is not any more, or any from the end of `from` on. If the window has none, it is not below its end.
+static uint64 next_in_window(uint64 xid, const Snapshot& from, const Snapshot& to) {
+    auto late = std::lower_bound(from.xip.begin(), from.xip.end(), xid);
+    while (late != from.xip.end() && !to.finished(*late))
+        late++;
+    return late != from.xip.end() ? *late : Max(xid, from.xmax);
+}
+
+static void seek(IndexScanDesc scan, uint64 first, uint64 end) {
     ScanKeyData keys[2];
     ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_XID8GE, UInt64GetDatum(first));
     ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT, UInt64GetDatum(end));
-
-    IndexScanDesc scan =
-        compat::begin_index_scan(segment.table, segment.index, GetActiveSnapshot(), lengthof(keys));
-    scan->xs_want_itup = true;
     index_rescan(scan, keys, lengthof(keys), nullptr, 0);
+}
+
+// Adds the entry, unless its transaction is still in progress or it was settled.
+static void take_entry(LogReader* reader, const OpenSegment& segment, uint64 xid, int64 position,
+                       ItemPointerData place, const Settled& settled, const Snapshot& to) {
+    if (xid != reader->last_xid) {
+        reader->last_xid = xid;
+        reader->last_xid_finished = to.finished(xid);
+        if (reader->last_xid_finished)
+            note_commit(reader, xid);
+    }
+    if (!reader->last_xid_finished || is_settled(settled, xid, position))
+        return;
+    add_to_spool(reader->spool, {position, place, segment.number});
+    reader->segments |= 1U << segment.number;
+}
+
+// Adds the entries of the window. Its xids lie close together as a rule, so one scan goes over all
+// of them; it starts anew where many entries lie between, as behind a transaction that was open for
+// long. With a scan for each xid, a window of 16 events that had been in progress took 20 µs, not 12.
+static void scan_index(LogReader* reader, const OpenSegment& segment, const Snapshot& from,
+                       const Settled& settled, const Snapshot& to) {
+    uint64 wanted = next_in_window(from.xmin, from, to);
+    if (wanted >= to.xmax)
+        return;
+    IndexScanDesc scan =
+        compat::begin_index_scan(segment.table, segment.index, GetActiveSnapshot(), 2);
+    scan->xs_want_itup = true;
+    seek(scan, wanted, to.xmax);
+    int passed = 0;
     while (ItemPointer place = index_getnext_tid(scan, ForwardScanDirection)) {
         CHECK_FOR_INTERRUPTS();
         bool is_null;
@@ -129,15 +182,16 @@ static void scan_range(LogReader* reader, const OpenSegment& segment, uint64 fir
             DatumGetUInt64(index_getattr(scan->xs_itup, 1, scan->xs_itupdesc, &is_null));
         const int64 position =
             DatumGetInt64(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc, &is_null));
-        if (xid != reader->last_xid) {
-            reader->last_xid = xid;
-            reader->last_xid_finished = to.finished(xid);
-            if (reader->last_xid_finished)
-                note_commit(reader, xid);
-        }
-        if (reader->last_xid_finished && !is_settled(settled, xid, position)) {
-            add_to_spool(reader->spool, {position, *place, segment.number});
-            reader->segments |= 1U << segment.number;
+        if (xid > wanted)
+            wanted = next_in_window(xid, from, to);
+        if (xid == wanted) {
+            passed = 0;
+            take_entry(reader, segment, xid, position, *place, settled, to);
+        } else if (wanted >= to.xmax) {
+            break;
+        } else if (++passed == max_entries_passed) {
+            passed = 0;
+            seek(scan, wanted, to.xmax);
         }
     }
     index_endscan(scan);
@@ -174,11 +228,7 @@ static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
     if (RelationGetNumberOfBlocks(table) > 0) {
         const OpenSegment segment = {static_cast<uint16>(number), table, open_order_index(table)};
         reader->last_xid = 0;
-        for (uint64 xid : from.xip)  // in progress in `from`
-            if (to.finished(xid))
-                scan_range(reader, segment, xid, xid + 1, settled, to);
-        if (from.xmax < to.xmax)
-            scan_range(reader, segment, from.xmax, to.xmax, settled, to);
+        scan_index(reader, segment, from, settled, to);
         index_close(segment.index, AccessShareLock);
     }
     // Before the lock is released: the keeper reads these bits after it has locked the segment.
@@ -197,26 +247,76 @@ int64 collect_window(LogReader* reader, const Snapshot& from, const Settled& set
     reader->commits = 0;
     reader->commits_end = InvalidXLogRecPtr;
     reader->segments = 0;
+    reader->last_position = PG_INT64_MIN;
+    reader->sharing->scanned = true;
     for (int i = 0; i < segment_count; i++)
         if (!scan_segment(reader, i, from, settled, to))
             return -1;
     return static_cast<int64>(sort_spool(reader->spool));
 }
 
-int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to) {
+// Agrees with other relays where the window ends.
+static void share_window(LogReader* reader, const Snapshot& from, Snapshot& to) {
+    Sharing& sharing = *reader->sharing;
+    sharing.window = agree_on_window(from, !sharing.began, sharing.completed, to);
+    sharing.gives = true;
+    if (sharing.window.is_old)
+        must_look_again();
+    // The end may be that of a later snapshot.
+    PopActiveSnapshot();
+    PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, bool shares,
+                  Snapshot& to) {
     copy_active_snapshot(to);
+    reader->sharing->window = {};
+    if (shares && !settled.any)
+        share_window(reader, from, to);
+    reader->sharing->began = true;
     const int64 count = collect_window(reader, from, settled, to);
     if (count > 0)
         flush_commits(reader);
+    if (count >= 0 && reader->sharing->window.number != 0)
+        window_is_read(reader->sharing->window.number, count);
     return count;
+}
+
+int64 take_window(LogReader* reader, const Snapshot& from, Snapshot& to) {
+    Sharing& sharing = *reader->sharing;
+    sharing.completed = compat::completed_transactions();
+    if (!sharing.began)
+        return -1;
+    sharing.window = find_window(from, sharing.completed, to);
+    if (sharing.window.number == 0)
+        return -1;
+    run_core([&] {
+        sharing.from = from;
+        sharing.to = to;
+    });
+    sharing.scanned = false;
+    sharing.gives = true;
+    reader->last_position = PG_INT64_MIN;
+    if (sharing.window.is_old)
+        must_look_again();
+    return sharing.window.count;
+}
+
+// Scans a window that was taken, because the blocks of other relays did not suffice. Rows that are
+// gone by now are of events that this destination does not select. Returns false if the log is gone.
+static bool scan_taken_window(LogReader* reader) {
+    const int64 position = reader->last_position;
+    const int64 count = collect_window(reader, reader->sharing->from, {}, reader->sharing->to);
+    reader->last_position = position;
+    return count >= 0;
 }
 
 // ---------------------------------------------------------------------------------------------
 // Reading the events of a window
 // ---------------------------------------------------------------------------------------------
 
-static bool is_for(std::int32_t destination, TupleTableSlot* slot) {
-    bool to_all;
+// `to_all` is false if the event is for one destination only, this one or another.
+static bool is_for(std::int32_t destination, TupleTableSlot* slot, bool& to_all) {
     const Datum only_to = slot_getattr(slot, LogOnlyTo + 1, &to_all);
     return to_all || DatumGetInt32(only_to) == destination;
 }
@@ -236,26 +336,103 @@ int64 last_position_read(const LogReader* reader) {
     return reader->last_position;
 }
 
+static bool is_recorded(const std::vector<std::int64_t>& recorded, int64 position) {
+    return std::binary_search(recorded.begin(), recorded.end(), position);
+}
+
+// Returns whether the block had room for all that match.
+static bool take_from(LogReader* reader, const BorrowedBlock& from, const TopicFilter& topics,
+                      const std::vector<std::int64_t>& recorded, EventBlock& block) {
+    const auto next = std::upper_bound(
+        from.events.begin(), from.events.end(), reader->last_position,
+        [](int64 position, const Event& event) { return position < event.position; });
+    for (const Event& event : std::span(next, from.events.end())) {
+        if (topics.matches(event.topic) && !is_recorded(recorded, event.position) &&
+            !block.append_copy(event))
+            return false;
+        reader->last_position = event.position;
+    }
+    reader->last_position = from.last;
+    return true;
+}
+
+Others take_events(LogReader* reader, const TopicFilter& topics,
+                   const std::vector<std::int64_t>& recorded, EventBlock& block,
+                   ReadResult& result) {
+    Sharing& sharing = *reader->sharing;
+    result = ReadResult::more;
+    if (sharing.window.number == 0)
+        return Others::have_not_read;
+    const int64 start = reader->last_position;
+    bool goes_on = true;
+    while (goes_on && block.events().size() < EventBlock::max_events / 2) {
+        const BorrowedBlock borrowed = borrow_block(sharing.window.number, reader->last_position);
+        if (borrowed.index < 0)
+            break;
+        goes_on = take_from(reader, borrowed, topics, recorded, block);
+        const bool is_last = goes_on && borrowed.end_of_window;
+        give_back(borrowed);
+        if (is_last) {
+            result = ReadResult::end_of_window;
+            return Others::have_read;
+        }
+    }
+    if (reader->last_position != start)
+        return Others::have_read;
+    // The first events of a window, which may be all, do not wait.
+    return start != PG_INT64_MIN && is_begun(sharing.window.number, start) &&
+                   std::exchange(sharing.waited_for, start) != start
+               ? Others::are_reading
+               : Others::have_not_read;
+}
+
+// Others may have a block if it has all events that were read, and none is for one destination only.
+static void give_block(LogReader* reader, int64 after, bool end_of_window, EventBlock& block) {
+    Sharing& sharing = *reader->sharing;
+    if (sharing.window.number == 0 || !sharing.gives)
+        return;
+    sharing.gives = share_block(sharing.window.number, after, reader->last_position, end_of_window,
+                                block.events());
+    if (!end_of_window && sharing.window.followers > 1)
+        sched_yield();
+}
+
+static void pass(LogReader* reader, const WindowEntry& entry) {
+    reader->last_position = entry.position;
+    drop_from_spool(reader->spool);
+}
+
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, Expressions* expressions,
                        EventBlock& block) {
+    if (!reader->sharing->scanned && !scan_taken_window(reader))
+        return ReadResult::log_is_gone;
+    const WindowEntry* entry;
+    while ((entry = peek_spool(reader->spool)) != nullptr &&
+           entry->position <= reader->last_position)
+        drop_from_spool(reader->spool);  // taken from other relays
+
+    const int64 after = reader->last_position;
+    bool is_complete = topics.matches_everything() && expressions == nullptr;
+    if (is_complete && reader->sharing->window.number != 0 && reader->sharing->gives)
+        begin_block(reader->sharing->window.number, after);
     RowFetcher& fetcher = reader->fetcher;
     begin_fetching(fetcher);
     MemoryContext row_context =
         AllocSetContextCreate(CurrentMemoryContext, "outbox row", ALLOCSET_DEFAULT_SIZES);
     MemoryContext outer = MemoryContextSwitchTo(row_context);
 
-    const WindowEntry* entry;
     int rows = 0;
     bool gone = false;
-    for (; (entry = peek_spool(reader->spool)) != nullptr; drop_from_spool(reader->spool)) {
+    for (; (entry = peek_spool(reader->spool)) != nullptr; pass(reader, *entry)) {
         if (rows == max_rows_at_once ||
             (expressions != nullptr && rows > 0 && expressions->took_long()))
             break;
         rows++;
-        reader->last_position = entry->position;
-        if (std::binary_search(recorded.begin(), recorded.end(), entry->position))
+        if (is_recorded(recorded, entry->position)) {
+            is_complete = false;
             continue;
+        }
         TupleTableSlot* row;
         const Fetched fetched = fetch_row(fetcher, *entry, row);
         gone = fetched == Fetched::log_is_gone;
@@ -268,7 +445,10 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
             ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                             errmsg("the log was rewritten while it was read"),
                             errdetail("The relay starts over from its saved cursor.")));
-        if (!topic_matches(topics, row) || !is_for(destination, row))
+        bool to_all = false;
+        const bool selected = topic_matches(topics, row) && is_for(destination, row, to_all);
+        is_complete = is_complete && to_all;  // others must not get events that are for one only
+        if (!selected)
             continue;
         EventChange change;
         if (expressions != nullptr && !expressions->evaluate(row, change))
@@ -282,6 +462,10 @@ ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicF
     end_fetching(fetcher);
     if (gone)
         return ReadResult::log_is_gone;
+    if (is_complete)
+        give_block(reader, after, entry == nullptr, block);
+    if (reader->sharing->window.number != 0)
+        end_block(reader->sharing->window.number, after);
     return entry == nullptr ? ReadResult::end_of_window : ReadResult::more;
 }
 

@@ -52,14 +52,31 @@ void copy_active_snapshot(Snapshot& to);
 int64 collect_window(LogReader* reader, const Snapshot& from, const Settled& settled,
                      const Snapshot& to);
 
-// Does the same from `from` to the active snapshot, which it copies to `to`. Also makes sure that
-// the transactions of the window are on disk: no event may leave before its transaction is durable.
-int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, Snapshot& to);
+// Takes the window that begins at `from` from another relay that has scanned it (shared_reading.hpp),
+// and copies its end to `to`. Needs no transaction. Returns the number of events it may have, or -1 if
+// there is none. To be called after begin_looking(), and before the transaction of scan_window().
+int64 take_window(LogReader* reader, const Snapshot& from, Snapshot& to);
+
+// Does the same as collect_window() from `from` to the active snapshot, or an earlier one with
+// `shares`, and copies that to `to`. Also makes sure that the transactions of the window are on
+// disk: no event may leave before its transaction is durable. `shares` says whether other relays may
+// have the window, too.
+int64 scan_window(LogReader* reader, const Snapshot& from, const Settled& settled, bool shares,
+                  Snapshot& to);
 
 // To be called when nothing more is read of the window: the keeper may then empty its segments.
 void forget_window();
 
 enum class ReadResult { more, end_of_window, log_is_gone };
+
+// Whether other relays have read the next events. `are_reading`: ask again in a moment.
+enum class Others { have_not_read, are_reading, have_read };
+
+// Copies the next events of the window to the block, as read_events() does, from what other relays
+// have read. Needs no transaction.
+Others take_events(LogReader* reader, const TopicFilter& topics,
+                   const std::vector<std::int64_t>& recorded, EventBlock& block,
+                   ReadResult& result);
 
 // Appends the next events of the window whose topics match to the block, until it is full. Skips
 // events that are only for another destination, and those at the positions in `recorded`

@@ -43,6 +43,8 @@ static constexpr int milliseconds_to_leave = 500;
 static constexpr long milliseconds_to_look_again = 10'000;
 // Pause before the next look while events wait for those of another node.
 static constexpr int milliseconds_held = 50;
+// Pause before the next look at what another relay reads.
+static constexpr int milliseconds_others_read = 1;
 // Rows made due in one transaction.
 static constexpr int hurried_at_once = 1000;
 
@@ -59,6 +61,7 @@ struct Home {
     std::vector<std::int64_t> recorded;  // positions of events that are in outbox.delivery
     bool cursor_lost = false;            // an operator moved it, or another relay took it
     bool expressions_fail = false;       // so the destination is misconfigured
+    bool shards_arrive = false;          // so other relays must look at the log themselves
     std::uint64_t failed_attempts_shown = 0;
     std::uint64_t failed_attempts_logged = 0;
     std::string question;  // of the sink, about endpoints
@@ -222,24 +225,36 @@ static void configure() {
 // Reading
 // ---------------------------------------------------------------------------------------------
 
+static void open_window(int64 count) {
+    const bool several = count > 1;
+    run_core([several] { home->relay.window_found(home->look, several); });
+    // The relay looks again after Relay::gather_time in any case. So the next commit need not wake
+    // it, which both would pay for.
+    if (several)
+        must_look_again();
+    tell_keeper_of_progress();
+}
+
 // Needs a transaction. Returns whether there is a window to read.
 static bool look_for_window() {
     Relay& relay = home->relay;
-    const int64 count = scan_window(reader, relay.frontier(), relay.settled_before(), home->look);
+    const bool shares = !home->shards_arrive && !home->config.expressions().any();
+    const int64 count =
+        scan_window(reader, relay.frontier(), relay.settled_before(), shares, home->look);
     if (count < 0) {  // DROP EXTENSION; the keeper will leave too
         end_work();
         proc_exit(0);
     }
     if (count == 0)
         return false;
-    run_core([count] { home->relay.window_found(home->look, count > 1); });
-    tell_keeper_of_progress();
+    open_window(count);
     return true;
 }
 
 // Needs a transaction that has taken the snapshot for the next window.
 static bool waits_for_shards() {
-    if (!any_shard_arrives())
+    home->shards_arrive = any_shard_arrives();
+    if (!home->shards_arrive)
         return false;
     SPI_connect();
     const bool waits = shards_hold(my_name());
@@ -249,10 +264,57 @@ static bool waits_for_shards() {
     return waits;
 }
 
+static void block_read(ReadResult result) {
+    const bool end_of_window = result == ReadResult::end_of_window;
+    if (end_of_window)
+        forget_window();
+    run_core(
+        [end_of_window] { home->relay.block_read(end_of_window, last_position_read(reader)); });
+}
+
+// Takes the next window from other relays. Returns false if this relay must read it.
+static bool take_window_from_others() {
+    const int64 count = take_window(reader, home->relay.frontier(), home->look);
+    if (count > 0)
+        open_window(count);
+    if (count == 0)
+        run_core([] { home->relay.nothing_found(home->look); });
+    return count >= 0;
+}
+
+// Takes the next events from other relays. Returns false if this relay must read them.
+static bool take_events_from_others() {
+    EventBlock* block = nullptr;
+    run_core([&block] { block = &home->relay.block(); });
+    ReadResult result;
+    switch (take_events(reader, home->destination.topics, home->recorded, *block, result)) {
+        case Others::have_not_read:
+            return false;
+        case Others::are_reading:
+            home->relay.reading_failed(milliseconds(milliseconds_others_read));
+            return true;
+        case Others::have_read:
+            block_read(result);
+            return true;
+    }
+    return false;
+}
+
+// Reads what other relays have read, without a transaction. Returns false if that is not enough.
+static bool read_from_others() {
+    if (home->config.expressions().any())
+        return false;
+    if (!home->relay.in_window() && !take_window_from_others())
+        return false;
+    return !home->relay.in_window() || take_events_from_others();
+}
+
 static void read() {
     Relay& relay = home->relay;
     if (!relay.in_window())
         begin_looking();
+    if (read_from_others())
+        return;
     begin_work("reading the log");
     if (!relay.in_window() && waits_for_shards()) {
         end_work();
@@ -278,11 +340,7 @@ static void read() {
     end_work();
     if (result == ReadResult::log_is_gone)
         proc_exit(0);
-    const bool end_of_window = result == ReadResult::end_of_window;
-    if (end_of_window)
-        forget_window();
-    run_core(
-        [end_of_window] { home->relay.block_read(end_of_window, last_position_read(reader)); });
+    block_read(result);
 }
 
 // ---------------------------------------------------------------------------------------------

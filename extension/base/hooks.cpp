@@ -3,6 +3,7 @@
 #include "extension/base/drop_guard.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
+#include "extension/base/statement.hpp"
 #include "extension/base/wakeup.hpp"
 
 namespace outbox {
@@ -197,6 +198,7 @@ static void on_utility(PlannedStmt* statement, const char* query, bool read_only
     const Utility utility = {statement,  query,       read_only_tree, context,
                              parameters, environment, receiver,       completion};
     const Node* parsed = statement->utilityStmt;
+    note_utility();
     if (IsA(parsed, TransactionStmt)) {
         execute_two_phase(utility, reinterpret_cast<const TransactionStmt*>(parsed));
         return;

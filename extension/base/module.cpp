@@ -7,7 +7,9 @@
 #include "extension/base/hooks.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/settings.hpp"
+#include "extension/base/shared_reading.hpp"
 #include "extension/base/shared_state.hpp"
+#include "extension/base/statement.hpp"
 #include "extension/base/wake_outside.hpp"
 #include "extension/base/wakeup.hpp"
 
@@ -48,8 +50,10 @@ extern "C" PGDLLEXPORT void _PG_init(void) {
         return;
 
     request_shared_state();
+    request_shared_reading();
     register_transaction_callback();
     register_wake_outside();
     install_hooks();
+    install_statement_hooks();
     register_launcher();
 }

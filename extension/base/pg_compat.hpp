@@ -35,6 +35,15 @@ inline int my_proc_number() {
 #endif
 }
 
+// Transactions that have completed since the server started. 17 renames the variable.
+inline uint64 completed_transactions() {
+#if PG_VERSION_NUM >= 170000
+    return TransamVariables->xactCompletionCount;
+#else
+    return ShmemVariableCache->xactCompletionCount;
+#endif
+}
+
 // 16 has one ownership check for all kinds of objects (commit afbfc02983f8).
 inline bool owns_database(Oid database, Oid role) {
 #if PG_VERSION_NUM >= 160000

@@ -42,6 +42,7 @@ int retry_base = 1'000;
 int retry_max = 600'000;
 int segment_age = 3'600;
 int segment_size = 256 * 1024;
+int shared_read_size = 16 * 1024;
 int source_event_retention = 30 * 86'400;
 int trace_comments = TraceCommentsOn;
 char* traceparent = nullptr;
@@ -298,12 +299,18 @@ void define(bool preloading) {
                                nullptr, &inbox_confirmed, "", PGC_USERSET,
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                nullptr, nullptr);
-    if (preloading)
+    if (preloading) {
         define_integer("outbox.max_workers",
                        "Highest number of keepers, relays, processors and backfills in all "
                        "databases.",
                        "Each of them also needs one of max_worker_processes.", &max_workers, 1,
                        1024, PGC_POSTMASTER, 0);
+        define_integer("outbox.shared_read_size",
+                       "Shared memory for events that one relay has read and others of its "
+                       "database need.",
+                       "With 0, each relay reads the log by itself.", &shared_read_size, 0,
+                       1024 * 1024, PGC_POSTMASTER, GUC_UNIT_KB);
+    }
     MarkGUCPrefixReserved("outbox");
 }
 

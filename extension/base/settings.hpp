@@ -42,6 +42,7 @@ extern int retry_base;              // ms
 extern int retry_max;               // ms
 extern int segment_age;             // s
 extern int segment_size;            // kB
+extern int shared_read_size;        // kB; 0 for none
 extern int source_event_retention;  // s
 extern int trace_comments;          // a TraceComments
 extern char* traceparent;           // valid or empty, and so is tracestate

@@ -468,6 +468,10 @@ void begin_looking() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+void must_look_again() {
+    shared->wakeups[my_slot].wanted.store(false, std::memory_order_relaxed);
+}
+
 bool work_is_due() {
     return !shared->wakeups[my_slot].wanted;
 }

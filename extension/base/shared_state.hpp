@@ -209,6 +209,8 @@ void set_my_name(const char* name);
 
 // To be called before the worker looks for work: from here on a commit wakes it.
 void begin_looking();
+// The worker has not seen all that was committed before begin_looking(): work is due.
+void must_look_again();
 // These say why the latch may be set. Ask them before every wait: a wait for a lock may have reset
 // the latch meanwhile.
 bool work_is_due();    // there was a commit with work

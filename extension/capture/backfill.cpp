@@ -74,7 +74,7 @@ static OwnersRights look_for_capture(Walk& walk) {
 static void begin_rows(Walk& walk, int rows_at_once) {
     walk.found = table_slot_create(walk.table, nullptr);
     walk.locked = table_slot_create(walk.table, nullptr);
-    walk.writer = open_log(rows_at_once);
+    walk.writer = open_log_for_many(rows_at_once);
 }
 
 static void end_rows(Walk& walk) {

@@ -1,6 +1,7 @@
 #include "extension/capture/capture_event.hpp"
 
 #include "extension/base/settings.hpp"
+#include "extension/log/statement_writer.hpp"
 #include "extension/produce/event_headers.hpp"
 #include "extension/produce/event_input.hpp"
 #include "extension/produce/producer.hpp"
@@ -175,7 +176,11 @@ static void write_event(LogWriter& writer, const Capture& capture, RowEvent& eve
     write_input(writer, capture, input, event.only_to);
 }
 
-static void write_alone(const Capture& capture, RowEvent& event) {
+static void write_change(const Capture& capture, RowEvent& event) {
+    if (LogWriter* shared = writer_of_statement(); shared != nullptr) {
+        write_event(*shared, capture, event);
+        return;
+    }
     LogWriter writer = open_log();
     write_event(writer, capture, event);
     close_log(writer);
@@ -277,15 +282,26 @@ static bool same_place(Datum a, Datum b) {
            memcmp(one, other, VARSIZE_EXTERNAL(one)) == 0;
 }
 
+// The first byte of a short value is its length; that of a value elsewhere is none.
+static bool same_short(Datum a, Datum b) {
+    const char* one = DatumGetPointer(a);
+    const char* other = DatumGetPointer(b);
+    return VARATT_IS_SHORT(one) && !VARATT_IS_EXTERNAL(one) && *one == *other &&
+           memcmp(one, other, VARSIZE_SHORT(one)) == 0;
+}
+
+// Most values are of the first two kinds, and a call for each column of each row would show.
 static bool is_changed(const CaptureColumn& column, TupleTableSlot* old_row,
                        TupleTableSlot* new_row) {
     if (is_null(old_row, column) || is_null(new_row, column))
         return is_null(old_row, column) != is_null(new_row, column);
     const Datum before = value_of(old_row, column);
     const Datum after = value_of(new_row, column);
-    if (column.json.length == -1 && same_place(before, after))
+    if (column.json.by_value)
+        return before != after;
+    if (column.json.length == -1 && (same_short(before, after) || same_place(before, after)))
         return false;
-    return !datum_image_eq(before, after, column.json.by_value, column.json.length);
+    return !datum_image_eq(before, after, false, column.json.length);
 }
 
 static void write_deleted(const Capture& capture, TupleTableSlot* row, int64 least_version) {
@@ -294,13 +310,13 @@ static void write_deleted(const Capture& capture, TupleTableSlot* row, int64 lea
         event.version++;
     event.version = Max(event.version, least_version);
     append_deleted(&event.payload, capture, row, event.version);
-    write_alone(capture, event);
+    write_change(capture, event);
 }
 
 void capture_insert(const Capture& capture, TupleTableSlot* row) {
     RowEvent event = begin_event(capture, capture.insert_type, row);
     append_row(&event.payload, capture, row);
-    write_alone(capture, event);
+    write_change(capture, event);
 }
 
 void capture_delete(const Capture& capture, TupleTableSlot* row) {
@@ -339,7 +355,7 @@ static void write_updated(const Capture& capture, TupleTableSlot* old_row, Tuple
                           const bool* changed) {
     RowEvent event = begin_event(capture, capture.update_type, new_row);
     append_update(&event.payload, capture, old_row, new_row, changed);
-    write_alone(capture, event);
+    write_change(capture, event);
 }
 
 void capture_update(const Capture& capture, TupleTableSlot* old_row, TupleTableSlot* new_row) {

@@ -57,6 +57,7 @@ static void insert_into_indexes(LogWriter& writer, TupleTableSlot* row) {
         compat::insert_index_entries(writer.target, row, writer.executor);
         return;
     }
+    slot_getsomeattrs(row, LogXid + 1);
     Datum values[] = {row->tts_values[LogXid], row->tts_values[LogPosition]};
     bool nulls[] = {false, false};
     index_insert(writer.index, values, nulls, &row->tts_tid, writer.segment, UNIQUE_CHECK_NO, false,
@@ -76,19 +77,29 @@ LogWriter open_log(int rows_at_once) {
     writer.capacity = rows_at_once;
     writer.slots = static_cast<TupleTableSlot**>(palloc0(sizeof(TupleTableSlot*) * rows_at_once));
     writer.memory = CurrentMemoryContext;
-    if (rows_at_once > 1) {
+    if (rows_at_once > 1)
         writer.memory =
             AllocSetContextCreate(CurrentMemoryContext, "outbox rows", ALLOCSET_DEFAULT_SIZES);
-        writer.bulk = GetBulkInsertState();
-    }
     return writer;
+}
+
+LogWriter open_log_for_many(int rows_at_once) {
+    LogWriter writer = open_log(rows_at_once);
+    if (rows_at_once > 1)
+        writer.bulk = GetBulkInsertState();
+    return writer;
+}
+
+bool is_current(const LogWriter& writer) {
+    const LogRelations& log = log_relations();
+    return RelationGetRelid(writer.segment) == log.segments[log.current];
 }
 
 TupleTableSlot* next_row(LogWriter& writer) {
     TupleTableSlot*& slot = writer.slots[writer.filled];
     if (slot == nullptr) {
         MemoryContext outer = MemoryContextSwitchTo(GetMemoryChunkContext(writer.slots));
-        slot = MakeSingleTupleTableSlot(RelationGetDescr(writer.segment), &TTSOpsVirtual);
+        slot = MakeSingleTupleTableSlot(RelationGetDescr(writer.segment), &TTSOpsHeapTuple);
         for (int i = LogColumns; i < slot->tts_tupleDescriptor->natts; i++)
             slot->tts_isnull[i] = true;  // a dropped column
         MemoryContextSwitchTo(outer);
@@ -96,7 +107,7 @@ TupleTableSlot* next_row(LogWriter& writer) {
     return ExecClearTuple(slot);
 }
 
-static void write_rows(LogWriter& writer) {
+static void insert_rows(LogWriter& writer) {
     if (writer.filled == 1)
         table_tuple_insert(writer.segment, writer.slots[0], writer.command, 0, writer.bulk);
     else if (writer.filled > 1)
@@ -104,22 +115,36 @@ static void write_rows(LogWriter& writer) {
                            writer.bulk);
     for (int i = 0; i < writer.filled; i++)
         insert_into_indexes(writer, writer.slots[i]);
+}
+
+void write_rows(LogWriter& writer) {
+    MemoryContext outer = MemoryContextSwitchTo(writer.memory);
+    writer.is_writing = true;
+    insert_rows(writer);
+    writer.is_writing = false;
+    MemoryContextSwitchTo(outer);
     writer.filled = 0;
+    writer.size = 0;
     if (writer.capacity > 1)
         MemoryContextReset(writer.memory);
 }
 
+// More would not be faster.
+static constexpr size_t most_bytes = 256 * 1024;
+
 bool write_row(LogWriter& writer) {
     TupleTableSlot* row = writer.slots[writer.filled];
     row->tts_values[LogXid] = UInt64GetDatum(U64FromFullTransactionId(writer.xid));
-    row->tts_values[LogPosition] =
-        Int64GetDatum(nextval_internal(log_relations().positions, false));
+    writer.position = nextval_internal(log_relations().positions, false);
+    row->tts_values[LogPosition] = Int64GetDatum(writer.position);
     if (writer.position_is_version && row->tts_isnull[LogVersion]) {
         row->tts_values[LogVersion] = row->tts_values[LogPosition];
         row->tts_isnull[LogVersion] = false;
     }
     ExecStoreVirtualTuple(row);
-    if (++writer.filled < writer.capacity)
+    // The form in which it is inserted, made once.
+    writer.size += ExecFetchSlotHeapTuple(row, true, nullptr)->t_len;
+    if (++writer.filled < writer.capacity && writer.size < most_bytes)
         return false;
     write_rows(writer);
     CHECK_FOR_INTERRUPTS();
@@ -131,8 +156,9 @@ void close_log(LogWriter& writer) {
     if (writer.bulk != nullptr) {
         FreeBulkInsertState(writer.bulk);
         table_finish_bulk_insert(writer.segment, 0);
-        MemoryContextDelete(writer.memory);
     }
+    if (writer.capacity > 1)
+        MemoryContextDelete(writer.memory);
     for (int i = 0; i < writer.capacity && writer.slots[i] != nullptr; i++)
         ExecDropSingleTupleTableSlot(writer.slots[i]);
     if (writer.index != nullptr) {

@@ -17,12 +17,15 @@ struct LogWriter {
     ResultRelInfo* target;  // or all of them with an executor, if somebody has added some
     EState* executor;
     FullTransactionId xid;
+    int64 position;  // of the last row
     CommandId command;
     BulkInsertState bulk;
-    MemoryContext memory;  // for values of rows not written yet; reset when they are
+    MemoryContext memory;  // reset when rows are written, if there is room for several
     TupleTableSlot** slots;
     int capacity;
     int filled;
+    size_t size;  // bytes of the rows not written yet
+    bool is_writing;
     bool position_is_version;  // for rows without a version
 };
 
@@ -32,16 +35,24 @@ void check_may_enqueue();
 
 LogWriter open_log(int rows_at_once = 1);
 
+// For many events: keeps the page that rows are added to, and does not crowd the buffers of others.
+LogWriter open_log_for_many(int rows_at_once);
+
+// Returns whether enqueues still go to the segment that is open.
+bool is_current(const LogWriter& writer);
+
 // Returns the slot for the next row: LogColumns values and nulls, of which fill_event() fills all
-// but position and xid. What the values point to has to live in writer.memory, or with one row at a
-// time in the current context.
+// but position and xid. What the values point to has to live until write_row().
 TupleTableSlot* next_row(LogWriter& writer);
 
-// Gives the row its position in the log. Returns true if rows were written, so that writer.memory
-// is empty.
+// Gives the row its position in the log, and copies it. Returns true if rows were written, so that
+// writer.memory is empty.
 bool write_row(LogWriter& writer);
 
-// Writes the remaining rows.
+// Writes the rows that are left.
+void write_rows(LogWriter& writer);
+
+// Does the same, and closes the log.
 void close_log(LogWriter& writer);
 
 }  // namespace outbox

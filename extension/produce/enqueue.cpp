@@ -139,7 +139,7 @@ static void name_event(void* number) {
 }
 
 static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* ids) {
-    LogWriter writer = open_log(Min(count, rows_at_once));
+    LogWriter writer = open_log_for_many(Min(count, rows_at_once));
     int number = 0;
     ErrorContextCallback context = {error_context_stack, name_event, &number};
     error_context_stack = &context;

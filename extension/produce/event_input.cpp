@@ -17,8 +17,9 @@ static std::string_view view(const text* value) {
     return {VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value)};
 }
 
-static bool is_control(char c) {
-    return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
+static bool has_control(std::string_view text) {
+    return std::any_of(text.begin(), text.end(),
+                       [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
 }
 
 static void check_length(std::string_view value, const char* argument, int limit) {
@@ -36,7 +37,7 @@ static void check_name(const text* value, const char* argument) {
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("%s must not be empty", argument)));
     check_length(name, argument, max_name_length);
-    if (std::any_of(name.begin(), name.end(), is_control))
+    if (has_control(name))
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("%s must not contain control characters", argument)));
 }
@@ -122,7 +123,7 @@ static void check_header_value(std::string_view name, const JsonbValue& value) {
         case jbvString: {
             const std::string_view content{value.val.string.val,
                                            static_cast<size_t>(value.val.string.len)};
-            if (std::any_of(content.begin(), content.end(), is_control))
+            if (has_control(content))
                 ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                                 errmsg("value of header \"%.*s\" contains control characters",
                                        static_cast<int>(name.size()), name.data()),

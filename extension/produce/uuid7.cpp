@@ -7,7 +7,7 @@ namespace outbox {
 // Random bytes are generated in portions, because a call costs more than a byte. Each session fills
 // its own portion after the fork, so that no two sessions share one.
 static void take_random(void* to, size_t size) {
-    static uint8 portion[512];
+    static uint8 portion[2048];
     static size_t left = 0;
     if (left < size) {
         if (!pg_strong_random(portion, sizeof portion))

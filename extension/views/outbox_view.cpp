@@ -266,9 +266,8 @@ static int64 write_event(const TriggerData& trigger, const Layout& layout, Tuple
     fill_event(input, event->tts_values, event->tts_isnull);
     check_may_produce(event->tts_values[LogTopic], trigger.tg_relation->rd_rel->relowner);
     write_row(writer);
-    const int64 position = DatumGetInt64(event->tts_values[LogPosition]);
     close_log(writer);
-    return position;
+    return writer.position;
 }
 
 static HeapTuple with_position(HeapTuple row, TupleDesc descriptor, const Layout& layout,

@@ -82,6 +82,9 @@ class EventBlock {
         return n * sizeof(Header) + alignof(Header);
     }
 
+    // Appends a copy of an event. Returns false if there is no room for it.
+    bool append_copy(const Event& event) noexcept;
+
     bool empty() const noexcept { return events_.empty(); }
     std::span<Event> events() noexcept { return events_; }
     // Memory that counts towards the limit: the buffer, and the pipeline's state of the events.
@@ -93,6 +96,27 @@ class EventBlock {
     std::size_t capacity_ = 0;
     std::size_t used_ = 0;
     std::vector<Event> events_;  // reserved once, so events never move
+};
+
+// A copy of a block in memory of a fixed size, which processes may share: it must have the same
+// address in all of them.
+class EventImage {
+  public:
+    // Returns false, and holds nothing, if the events need more room than a block usually has.
+    bool assign(std::span<const Event> events) noexcept;
+    std::span<const Event> events() const noexcept {
+        return {reinterpret_cast<const Event*>(events_), count_};
+    }
+
+    // As those of EventBlock.
+    std::string_view copy(const char* data, std::size_t size) noexcept;
+    Header* headers(std::size_t n) noexcept;
+
+  private:
+    std::size_t count_;
+    std::size_t used_;
+    alignas(Event) std::byte events_[EventBlock::max_events * sizeof(Event)];
+    alignas(std::max_align_t) char buffer_[EventBlock::usual_bytes];
 };
 
 }  // namespace outbox

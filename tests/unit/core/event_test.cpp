@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "unit/event_spec.hpp"
@@ -164,6 +165,67 @@ TEST(EventBlock, KeepsItsRoomWhenClearedButNotThatOfAHugeEvent) {
     EXPECT_LE(block.bytes(), usual_block_bytes());
     EXPECT_TRUE(append(block, {.position = 2}));
     EXPECT_EQ(block.bytes(), usual_block_bytes());
+}
+
+// A block with texts of odd sizes and headers, so that headers need padding.
+void fill(EventBlock& block) {
+    const std::string payload(613, 'p');
+    for (std::int64_t i = 1;; i++) {
+        const std::string topic(static_cast<std::size_t>(i % 5), 't');
+        Event* event =
+            block.append(topic.size() + EventBlock::headers_bytes(2) + 8 + payload.size());
+        if (event == nullptr)
+            return;
+        event->position = i;
+        event->topic = block.copy(topic.data(), topic.size());
+        event->payload = block.copy(payload.data(), payload.size());
+        event->tracked = reinterpret_cast<Tracked*>(event);
+        if (i % 3 == 0)
+            continue;
+        Header* headers = block.headers(2);
+        headers[0] = {block.copy("name", 4), block.copy("1", 1), Header::Kind::literal};
+        headers[1] = {block.copy("old", 3), {}, Header::Kind::null};
+        event->headers = {headers, 2};
+    }
+}
+
+void expect_copy(const Event& copy, const Event& event) {
+    EXPECT_EQ(copy.position, event.position);
+    EXPECT_EQ(copy.topic, event.topic);
+    EXPECT_EQ(copy.payload, event.payload);
+    EXPECT_NE(copy.payload.data(), event.payload.data());
+    EXPECT_EQ(copy.tracked, nullptr);
+    ASSERT_EQ(copy.headers.size(), event.headers.size());
+    for (std::size_t i = 0; i < copy.headers.size(); i++) {
+        EXPECT_TRUE(aligned(&copy.headers[i]));
+        EXPECT_EQ(copy.headers[i].name, event.headers[i].name);
+        EXPECT_EQ(copy.headers[i].value, event.headers[i].value);
+        EXPECT_EQ(copy.headers[i].kind, event.headers[i].kind);
+    }
+}
+
+TEST(EventImage, AFullBlockFitsAndComesBackTheSame) {
+    EventBlock block, copy;
+    fill(block);
+    const auto image = std::make_unique<EventImage>();
+    ASSERT_TRUE(image->assign(block.events()));
+    ASSERT_EQ(image->events().size(), block.events().size());
+    for (const Event& event : image->events())
+        ASSERT_TRUE(copy.append_copy(event));
+    for (std::size_t i = 0; i < block.events().size(); i++)
+        expect_copy(copy.events()[i], block.events()[i]);
+    EXPECT_FALSE(copy.append_copy(block.events().front())) << "a full block has no room";
+}
+
+TEST(EventImage, ALargerEventDoesNotFit) {
+    EventBlock block;
+    const std::string payload(EventBlock::usual_bytes + 1, 'p');
+    Event* event = block.append(payload.size());
+    ASSERT_NE(event, nullptr);
+    event->payload = block.copy(payload.data(), payload.size());
+    const auto image = std::make_unique<EventImage>();
+    EXPECT_FALSE(image->assign(block.events()));
+    EXPECT_TRUE(image->events().empty());
 }
 
 }  // namespace
