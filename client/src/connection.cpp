@@ -52,7 +52,6 @@ void Connection::enter_pipeline() {
 void Connection::send(Whose whose, const std::string& statement,
                       const std::vector<Parameter>& parameters, Format results) {
     std::vector<const char*> values;
-    std::vector<int> lengths;
     values.reserve(parameters.size());
     for (const Parameter& parameter : parameters)
         values.push_back(parameter ? parameter->c_str() : nullptr);
@@ -61,9 +60,10 @@ void Connection::send(Whose whose, const std::string& statement,
     const auto count = static_cast<int>(values.size());
     const int format = results == Format::binary;
     // Statements without parameters, such as BEGIN and COMMIT, are not worth preparing.
-    if (prepares_ && count > 0 && !names_.contains(statement) && names_.size() < max_prepared)
-        prepare(whose, statement);
-    if (const auto known = names_.find(statement); known != names_.end())
+    auto known = names_.find(statement);
+    if (prepares_ && count > 0 && known == names_.end() && names_.size() < max_prepared)
+        known = prepare(whose, statement);
+    if (known != names_.end())
         sent(PQsendQueryPrepared(connection_.get(), known->second.c_str(), count, values.data(),
                                  nullptr, nullptr, format),
              whose);
@@ -73,11 +73,11 @@ void Connection::send(Whose whose, const std::string& statement,
              whose);
 }
 
-void Connection::prepare(Whose whose, const std::string& statement) {
+Connection::Names::iterator Connection::prepare(Whose whose, const std::string& statement) {
     std::string name = "inbox_" + std::to_string(++last_name_);
     sent(PQsendPrepare(connection_.get(), name.c_str(), statement.c_str(), 0, nullptr), whose,
          statement);
-    names_.emplace(statement, std::move(name));
+    return names_.emplace(statement, std::move(name)).first;
 }
 
 void Connection::sent(int accepted, Whose whose, std::string prepares) {
@@ -127,6 +127,12 @@ static std::string sqlstate_of(const PGresult* result) {
     return state ? state : "XX000";
 }
 
+struct ClearResult {
+    void operator()(PGresult* result) const { PQclear(result); }
+};
+// Unlike a Result it is not shared, which would cost an allocation for each statement.
+using ClearedResult = std::unique_ptr<PGresult, ClearResult>;
+
 Result Connection::finish() {
     if (sent_.empty())
         return Result(nullptr);
@@ -134,7 +140,7 @@ Result Connection::finish() {
         lost(trimmed(PQerrorMessage(connection_.get())));
 
     std::optional<StatementError> failure;
-    Result last(nullptr);
+    ClearedResult last;
     for (;;) {
         PGresult* answer = next_result();
         if (answer == nullptr) {  // the end of the results of one statement
@@ -143,7 +149,7 @@ Result Connection::finish() {
             sent_.pop_front();
             continue;
         }
-        Result result(answer);
+        ClearedResult result(answer);
         const ExecStatusType status = PQresultStatus(answer);
         if (status == PGRES_PIPELINE_SYNC)
             break;
@@ -168,7 +174,7 @@ Result Connection::finish() {
     }
     if (failure)
         throw *failure;
-    return last;
+    return Result(last.release());
 }
 
 PGresult* Connection::next_result() {

@@ -85,13 +85,14 @@ class Connection {
     void forget_statements();
 
   private:
+    using Names = std::unordered_map<std::string, std::string>;
     struct Sent {
         Whose whose;
         std::string prepares;  // the statement, or empty if it was executed and not prepared
     };
 
     void enter_pipeline();
-    void prepare(Whose whose, const std::string& statement);
+    Names::iterator prepare(Whose whose, const std::string& statement);
     void sent(int accepted, Whose whose, std::string prepares = {});
     PGresult* next_result();
     void wait_for_server(short events);
@@ -102,7 +103,7 @@ class Connection {
     const Flag& give_up_;
     Log log_;
     std::deque<Sent> sent_;
-    std::unordered_map<std::string, std::string> names_;  // names of prepared statements
+    Names names_;  // names of prepared statements
     unsigned last_name_ = 0;
 };
 

@@ -48,6 +48,7 @@ std::vector<Item> Dispatcher::take(std::size_t max) {
     std::unique_lock lock(mutex_);
     work_.wait(lock, [this] { return stopped_ || (!paused_ && !ready_.empty()); });
     std::vector<Item> items;
+    items.reserve(std::min(max, messages_));  // they are large to move
     while (!stopped_ && items.size() < max && !ready_.empty()) {
         const std::shared_ptr<Line> line = std::move(ready_.front());
         ready_.pop_front();
@@ -62,6 +63,7 @@ std::vector<Item> Dispatcher::take(std::size_t max) {
 
 std::vector<Delivery> Dispatcher::finish(std::vector<Item> items) {
     std::vector<Delivery> done;
+    done.reserve(items.size());
     const std::lock_guard lock(mutex_);
     for (auto begin = items.begin(); begin != items.end();) {
         const std::shared_ptr<Line> line = begin->line;
@@ -125,17 +127,14 @@ std::vector<Delivery> Dispatcher::take_waiting(const std::function<bool(const De
     const std::lock_guard lock(mutex_);
     std::vector<Delivery> taken;
     const auto take_from = [&](Line& line) {
-        std::deque<Delivery> kept;
-        for (Delivery& delivery : line.waiting) {
-            if (!which(delivery)) {
-                kept.push_back(std::move(delivery));
-                continue;
-            }
+        std::erase_if(line.waiting, [&](Delivery& delivery) {
+            if (!which(delivery))
+                return false;
             messages_--;
             bytes_ -= delivery.size;
             taken.push_back(std::move(delivery));
-        }
-        line.waiting = std::move(kept);
+            return true;
+        });
     };
     for (const auto& [key, line] : keys_)
         take_from(*line);

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Line {
     std::string key;
-    std::deque<Delivery> waiting;
+    std::list<Delivery> waiting;  // a line is short as a rule, and an empty list allocates nothing
     Clock::time_point held_until{};
 };
 
@@ -73,7 +74,10 @@ struct Item {
 class Dispatcher {
   public:
     Dispatcher(std::size_t max_messages, std::size_t max_bytes)
-        : max_messages_(max_messages), max_bytes_(max_bytes) {}
+        : max_messages_(max_messages), max_bytes_(max_bytes) {
+        // Lines come and go with each event, and each step in a chain is memory of another thread.
+        keys_.max_load_factor(0.25);
+    }
 
     // For the receiving thread. Returns the number of deliveries that may be added; waits for at
     // most `wait` until it is more than 0. Once full, there is no room before usage falls below 80

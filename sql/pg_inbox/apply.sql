@@ -77,62 +77,106 @@ COMMENT ON FUNCTION inbox_internal.check_key(regclass, text[]) IS 'refuses a pro
 -- Runs a statement that returns whether it changed a row, and that reads its data from the setting
 -- inbox.given. The plan is kept for the session as a prepared statement, under a name derived from
 -- its text. So deallocated statements, altered tables and earlier users of the session do no harm.
--- The key of a projection is checked when a plan is made.
+-- If a projection is given, its columns and its key are checked when a plan is made.
 --
 -- This may run with more rights than the session has, and the session can prepare any statement
 -- under that name. So the text found there must be equal to this statement. It has no parameters,
 -- whose types the session would choose, and all its functions and operators are schema-qualified,
 -- so it means the same whoever prepared it. The row is not part of the text, because the text is
 -- logged when the statement fails.
+--
+-- This and row_parts() run for every event. A search_path of their own would cost as much as their
+-- call, so they have none, and every name and operator is schema-qualified.
 CREATE FUNCTION inbox_internal.run(
-    statement   text,
-    data        jsonb,
-    projection  regclass DEFAULT NULL,
-    key_columns text[] DEFAULT NULL)
+    statement      text,
+    data           jsonb,
+    projection     regclass DEFAULT NULL,
+    key_columns    text[] DEFAULT NULL,
+    version_column text DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    kept_as text := 'inbox_' || to_hex(hashtextextended(statement, 0));
-    prepare text := concat('PREPARE ', kept_as, ' AS ', statement);
-    is_ours boolean;
-    ignored text;
-    did     boolean;
+    kept_as pg_catalog.text := pg_catalog.concat('inbox_', pg_catalog.to_hex(pg_catalog.hashtextextended(statement, 0)));
+    prepare pg_catalog.text := pg_catalog.concat('PREPARE ', kept_as, ' AS ', statement);
+    is_ours pg_catalog.bool;
+    ignored pg_catalog.text;
+    did     pg_catalog.bool;
 BEGIN
-    SELECT p.statement = prepare AND p.parameter_types = '{}' AND p.from_sql INTO is_ours
-      FROM pg_prepared_statements AS p WHERE p.name = kept_as;
+    SELECT p.statement OPERATOR(pg_catalog.=) prepare AND p.parameter_types OPERATOR(pg_catalog.=) '{}' AND p.from_sql
+      INTO is_ours
+      FROM pg_catalog.pg_prepared_statements AS p WHERE p.name OPERATOR(pg_catalog.=) kept_as;
     IF is_ours IS NULL THEN
         IF projection IS NOT NULL THEN
-            PERFORM inbox_internal.check_key(projection, key_columns);
+            PERFORM inbox_internal.check_row(projection, key_columns, version_column, data),
+                    inbox_internal.check_key(projection, key_columns);
         END IF;
         -- With more prepared statements, a search through them would cost as much as planning.
-        IF (SELECT count(*) < 100 FROM pg_prepared_statements) THEN
+        IF (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.<) 100 FROM pg_catalog.pg_prepared_statements) THEN
             EXECUTE prepare;
             is_ours := true;
         END IF;
     END IF;
-    ignored := set_config('inbox.given', data::text, true);
-    EXECUTE CASE WHEN is_ours THEN 'EXECUTE ' || kept_as ELSE statement END INTO did;
-    ignored := set_config('inbox.given', '', true);
-    RETURN coalesce(did, false);
+    ignored := pg_catalog.set_config('inbox.given', data::pg_catalog.text, true);
+    EXECUTE CASE WHEN is_ours THEN pg_catalog.concat('EXECUTE ', kept_as) ELSE statement END INTO did;
+    ignored := pg_catalog.set_config('inbox.given', '', true);
+    RETURN did IS TRUE;
 END $$;
-COMMENT ON FUNCTION inbox_internal.run(text, jsonb, regclass, text[]) IS 'runs a statement whose plan is kept';
+COMMENT ON FUNCTION inbox_internal.run(text, jsonb, regclass, text[], text) IS 'runs a statement whose plan is kept';
 
 -- In statements `stored` is the stored row, and `excluded` the given row, as in ON CONFLICT. A
 -- stored version that is NULL is older than any other.
+--
+-- A session cannot tell in plain SQL that columns have changed, so this looks at them for every
+-- event. Without OFFSET 0 that would be planned for every event, too.
 CREATE FUNCTION inbox_internal.row_parts(
     projection     regclass,
     key_columns    text[],
     version_column text,
     data           jsonb,
     OUT given       text,
-    OUT columns     text,
-    OUT keys        text,
     OUT assignments text,
     OUT same_key    text,
-    OUT key         text,  -- in the form of inbox.tombstone
-    OUT version      text,
+    OUT version     text)
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    required pg_catalog.text;
+    name     pg_catalog.text;
+BEGIN
+    IF data OPERATOR(pg_catalog.->>) version_column IS NULL OR key_columns[1] IS NULL THEN
+        PERFORM inbox_internal.check_row(projection, key_columns, version_column, data);
+    END IF;
+    FOREACH required IN ARRAY key_columns LOOP
+        IF data OPERATOR(pg_catalog.->>) required IS NULL THEN
+            PERFORM inbox_internal.check_row(projection, key_columns, version_column, data);
+        END IF;
+        name := pg_catalog.quote_ident(required);
+        same_key := pg_catalog.concat(same_key OPERATOR(pg_catalog.||) ' AND ',
+                                      'stored.', name, ' OPERATOR(pg_catalog.=) excluded.', name);
+    END LOOP;
+    SELECT pg_catalog.string_agg(c.assignment, ', ') INTO assignments
+      FROM (SELECT pg_catalog.concat(pg_catalog.quote_ident(a.attname), ' = excluded.', pg_catalog.quote_ident(a.attname)) AS assignment
+              FROM pg_catalog.pg_attribute AS a
+             WHERE a.attrelid OPERATOR(pg_catalog.=) projection AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+               AND a.attgenerated OPERATOR(pg_catalog.=) '' AND data OPERATOR(pg_catalog.?) a.attname
+               AND a.attname OPERATOR(pg_catalog.<>) ALL (key_columns)
+            OFFSET 0) AS c;
+    given := pg_catalog.concat('pg_catalog.jsonb_populate_record(NULL::', projection,
+                               ', pg_catalog.current_setting(''inbox.given'')::pg_catalog.jsonb) AS excluded');
+    version := pg_catalog.quote_ident(version_column);
+END $$;
+COMMENT ON FUNCTION inbox_internal.row_parts(regclass, text[], text, jsonb) IS
+    'parts of statements about a row of a projection';
+
+CREATE FUNCTION inbox_internal.key_parts(
+    projection     regclass,
+    key_columns    text[],
+    version_column text,
+    data           jsonb,
+    OUT columns      text,
+    OUT keys         text,
+    OUT key          text,  -- in the form of inbox.tombstone
     OUT version_type text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -142,17 +186,15 @@ DECLARE
 BEGIN
     SELECT string_agg(c.name, ', '),
            string_agg(c.name, ', ') FILTER (WHERE c.is_key),
-           string_agg(c.name || ' = excluded.' || c.name, ', ') FILTER (WHERE NOT c.is_key),
-           string_agg('stored.' || c.name || ' OPERATOR(pg_catalog.=) excluded.' || c.name, ' AND ') FILTER (WHERE c.is_key),
-           'pg_catalog.jsonb_build_object(' || string_agg(c.as_json, ', ') FILTER (WHERE c.is_key) || ')',
+           'pg_catalog.jsonb_build_object('
+               || string_agg(quote_literal(c.attname) || ', excluded.' || c.name
+                             -- The text of a time does not depend on the time zone of the session.
+                             || CASE c.atttypid WHEN 'timestamptz'::regtype THEN ' AT TIME ZONE ''UTC''' ELSE '' END, ', ')
+                      FILTER (WHERE c.is_key) || ')',
            max(format_type(c.atttypid, c.atttypmod)) FILTER (WHERE c.is_version),
-           count(*) FILTER (WHERE c.is_key <> c.is_version AND data ->> c.attname IS NOT NULL)
-               = nullif(cardinality(key_columns), 0) + 1
-      INTO columns, keys, assignments, same_key, key, version_type, complete
+           count(*) FILTER (WHERE c.is_key <> c.is_version) = cardinality(key_columns) + 1
+      INTO columns, keys, key, version_type, complete
       FROM (SELECT a.attname, a.atttypid, a.atttypmod, quote_ident(a.attname) AS name,
-                   -- The text of a time does not depend on the time zone of the session.
-                   quote_literal(a.attname) || ', excluded.' || quote_ident(a.attname)
-                       || CASE a.atttypid WHEN 'timestamptz'::regtype THEN ' AT TIME ZONE ''UTC''' ELSE '' END AS as_json,
                    a.attname = ANY (key_columns) AS is_key,
                    a.attname = version_column AS is_version
               FROM pg_attribute AS a
@@ -162,12 +204,9 @@ BEGIN
     IF complete IS NOT TRUE THEN
         PERFORM inbox_internal.check_row(projection, key_columns, version_column, data);
     END IF;
-    given := 'pg_catalog.jsonb_populate_record(NULL::' || projection
-             || ', pg_catalog.current_setting(''inbox.given'')::pg_catalog.jsonb) AS excluded';
-    version := quote_ident(version_column);
 END $$;
-COMMENT ON FUNCTION inbox_internal.row_parts(regclass, text[], text, jsonb) IS
-    'parts of statements about a row of a projection';
+COMMENT ON FUNCTION inbox_internal.key_parts(regclass, text[], text, jsonb) IS
+    'parts of statements about the key of a row that is inserted or removed';
 
 -- Keys with the same hash share a lock, which is a row of inbox.key_lock. Transactions that insert
 -- share it, because the table itself keeps them apart; one that removes holds it alone.
@@ -306,21 +345,25 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     p     record := inbox_internal.row_parts(projection, key_columns, version_column, data);
-    older text   := format('(stored.%1$s OPERATOR(pg_catalog.<) excluded.%1$s) IS NOT FALSE', p.version);
+    older text   := concat('(stored.', p.version, ' OPERATOR(pg_catalog.<) excluded.', p.version, ') IS NOT FALSE');
+    k     record;
 BEGIN
-    RETURN inbox_internal.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
-                            ' WHERE ', p.same_key, ' AND ', older, ' RETURNING true'),
-                     data, projection, key_columns)
-        OR inbox_internal.run(concat('INSERT INTO ', projection, ' AS stored (', p.columns, ') '
-                            'SELECT ', p.columns, ' FROM ', p.given,
+    IF inbox_internal.run(concat('UPDATE ', projection, ' AS stored SET ', p.assignments, ' FROM ', p.given,
+                                 ' WHERE ', p.same_key, ' AND ', older, ' RETURNING true'),
+                          data, projection, key_columns, version_column) THEN
+        RETURN true;
+    END IF;
+    k := inbox_internal.key_parts(projection, key_columns, version_column, data);
+    RETURN inbox_internal.run(concat('INSERT INTO ', projection, ' AS stored (', k.columns, ') '
+                            'SELECT ', k.columns, ' FROM ', p.given,
                             -- The update may have locked a row that is newer. With that lock this
                             -- must not wait for a transaction that has locked the key and waits for
                             -- the row.
                             ' WHERE CASE WHEN EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key,
                                                     ' AND NOT ', older, ') THEN false '
-                            'ELSE (inbox_internal.removed_version(', projection::oid, ', ', p.key, ')::', p.version_type,
+                            'ELSE (inbox_internal.removed_version(', projection::oid, ', ', k.key, ')::', k.version_type,
                                  ' OPERATOR(pg_catalog.<) excluded.', p.version, ') IS NOT FALSE END '
-                            'ON CONFLICT (', p.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
+                            'ON CONFLICT (', k.keys, ') DO UPDATE SET ', p.assignments, ' WHERE ', older,
                             ' RETURNING true'),
                      data);
 END $$;
@@ -343,16 +386,17 @@ SET enable_seqscan = off
 AS $$
 DECLARE
     p record := inbox_internal.row_parts(projection, key_columns, version_column, data);
+    k record := inbox_internal.key_parts(projection, key_columns, version_column, data);
 BEGIN
-    PERFORM inbox_internal.run(format('SELECT inbox_internal.lock_removal(%s, %s) FROM %s', projection::oid, p.key, p.given), data);
+    PERFORM inbox_internal.run(format('SELECT inbox_internal.lock_removal(%s, %s) FROM %s', projection::oid, k.key, p.given), data);
     PERFORM inbox_internal.run(format('DELETE FROM %s AS stored USING %s WHERE %s '
                              'AND (stored.%4$s OPERATOR(pg_catalog.<) excluded.%4$s) IS NOT FALSE RETURNING true',
                              projection, p.given, p.same_key, p.version),
-                      data, projection, key_columns);
+                      data, projection, key_columns, version_column);
     RETURN inbox_internal.run(format('SELECT inbox_internal.leave_tombstone(%1$s, %2$s, pg_catalog.to_jsonb(excluded.%3$s) OPERATOR(pg_catalog.#>>) ''{}'') '
                             'FROM %4$s WHERE NOT EXISTS (SELECT FROM %5$s AS stored WHERE %6$s) '
                             'AND (inbox_internal.tombstone_version(%1$s, %2$s)::%7$s OPERATOR(pg_catalog.<) excluded.%3$s) IS NOT FALSE',
-                            projection::oid, p.key, p.version, p.given, projection, p.same_key, p.version_type), data);
+                            projection::oid, k.key, p.version, p.given, projection, p.same_key, k.version_type), data);
 END $$;
 COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS
     'removes a row of a projection unless it has a newer version';

@@ -75,6 +75,9 @@ COMMENT ON FUNCTION inbox.begin_event(text, uuid, text, inbox_internal.caller) I
 
 -- Does the same for a batch: element n of the result says whether event_ids[n] is new. If an id
 -- occurs several times, only its first element is new.
+--
+-- As a rule all are new. Then ON CONFLICT, which looks each id up first and writes a record more for
+-- it, is half of the cost, so they are inserted without it at first, in a subtransaction.
 CREATE FUNCTION inbox.begin_events(
     consumer  text,
     event_ids uuid[],
@@ -93,8 +96,17 @@ BEGIN
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
-    -- In the order of the ids, so that two batches with common ids wait for each other and do not
-    -- deadlock.
+    -- Here and below in the order of the ids, so that two batches with common ids wait for each other
+    -- and do not deadlock.
+    BEGIN
+        INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
+            SELECT own_id, id, inbox_internal.bucket(id), begin_events.source
+              FROM unnest(event_ids) AS id
+             ORDER BY id;
+        RETURN array_fill(true, ARRAY[coalesce(cardinality(event_ids), 0)]);
+    EXCEPTION WHEN unique_violation THEN
+        NULL; -- not all are new
+    END;
     WITH new AS (
         INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
             SELECT own_id, id, inbox_internal.bucket(id), begin_events.source
@@ -102,10 +114,7 @@ BEGIN
              ORDER BY id
             ON CONFLICT DO NOTHING
             RETURNING processed.event_id)
-    SELECT array_agg(new.event_id) INTO new_ids FROM new;
-    IF cardinality(new_ids) = cardinality(event_ids) THEN
-        RETURN array_fill(true, ARRAY[cardinality(event_ids)]);
-    END IF;
+    SELECT coalesce(array_agg(new.event_id), '{}') INTO new_ids FROM new;
     RETURN ARRAY(
         SELECT given.id = ANY (new_ids) AND given.n = min(given.n) OVER (PARTITION BY given.id)
           FROM unnest(event_ids) WITH ORDINALITY AS given (id, n)

@@ -25,7 +25,7 @@ BEGIN ATOMIC
            END
            -- For roles that apply events, in the server or in their own processes.
            || CASE WHEN right_to IN ('read', 'consume')
-                THEN ARRAY['apply', 'remove', 'row_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
+                THEN ARRAY['apply', 'remove', 'row_parts', 'key_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
                            'removed_version', 'lock_removal', 'leave_tombstone', 'wait_for', 'wait_until', 'wait_on',
                            'prune', 'continue_trace', 'is_traceparent', 'is_tracestate']
               END;

@@ -55,17 +55,21 @@ DECLARE
     deadline  timestamptz := inbox_internal.wait_until(timeout);
     pause     double precision := 0.002;
     data      jsonb;
+    keys      text[];
     p         record;
+    k         record;
     statement text;
 BEGIN
     IF jsonb_typeof(key) IS DISTINCT FROM 'object' THEN
         RAISE EXCEPTION 'key must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     data := key || jsonb_build_object(version_column, version);
-    p := inbox_internal.row_parts(projection, ARRAY(SELECT jsonb_object_keys(key)), version_column, data);
+    keys := ARRAY(SELECT jsonb_object_keys(key));
+    p := inbox_internal.row_parts(projection, keys, version_column, data);
+    k := inbox_internal.key_parts(projection, keys, version_column, data);
     statement := format('SELECT EXISTS (SELECT FROM %1$s AS stored WHERE %2$s AND stored.%3$s OPERATOR(pg_catalog.>=) excluded.%3$s) '
                         'OR inbox_internal.tombstone_version(%4$s, %5$s)::%6$s OPERATOR(pg_catalog.>=) excluded.%3$s FROM %7$s',
-                        projection, p.same_key, p.version, projection::oid, p.key, p.version_type, p.given);
+                        projection, p.same_key, p.version, projection::oid, k.key, k.version_type, p.given);
     WHILE NOT inbox_internal.run(statement, data) LOOP
         IF NOT inbox_internal.wait_on(pause, deadline) THEN
             RETURN false;
