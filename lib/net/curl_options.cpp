@@ -50,7 +50,9 @@ std::optional<std::string> Certificates::set(CURL* easy) {
         read_again_at_ = now + read_again;
     }
     curl_blob blob{text_.data(), text_.size(), CURL_BLOB_COPY};
-    curl_easy_setopt(easy, CURLOPT_CAINFO_BLOB, &blob);
+    const CURLcode result = curl_easy_setopt(easy, CURLOPT_CAINFO_BLOB, &blob);
+    if (result != CURLE_OK)  // libcurl would trust the certificates of the system
+        return std::string("option \"ca_file\": ") + curl_easy_strerror(result);
     return std::nullopt;
 }
 
