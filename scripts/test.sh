@@ -281,7 +281,7 @@ run_server() {
     build_tests
     local tests=$repository/tests/system
     run_pytest server --dist loadfile \
-        "$tests"/test_{backfill,capture,delivery,edition,endpoint_tables,expressions,find_event,health,life,log,operators}.py \
+        "$tests"/test_{backfill,capture,capture_statement,delivery,edition,endpoint_tables,expressions,find_event,health,life,log,operators}.py \
         "$tests"/test_{outbox_view,prepared,privileges,pull,relay_functions,segments,settings,unread,upgrade,windows,workers}.py \
         "$tests"/test_{inbox,inbox_install,inbox_projection,inbox_trouble,ledger,pg_upgrade}.py \
         "$tests"/test_migrate_edition.py::test_{there_and_back_everything_is_the_same,everything_works_as_before}
@@ -300,7 +300,7 @@ run_edition() {
     # The drills have crashes under load.
     # Of backfills, what SQL does there: walking a table and locking its rows.
     OUTBOX_TEST_EDITION=sql run_pytest edition --dist loadfile -m 'not slow' -k 'not a_crash_repeats' \
-        "$tests"/test_{capture,delivery,endpoint_tables,endpoints,health,log,operators,outbox_view,pull,segments,windows}.py \
+        "$tests"/test_{capture,capture_statement,delivery,endpoint_tables,endpoints,health,log,operators,outbox_view,pull,segments,windows}.py \
         "$tests"/test_backfill.py::test_{rows_that_are_locked_for_long_come_last,a_bad_row_stops_it_and_is_named} \
         "$tests"/test_backfill.py::test_{a_backfill_fails_when_what_it_needs_is_gone,partitions_and_children_are_walked_one_after_the_other} \
         "$tests"/test_backfill.py::test_{keys_of_several_columns_and_any_type\[7\],copies_end_equal\[calm-unversioned\]}

@@ -83,6 +83,8 @@ def test_a_destination_that_is_renamed_keeps_its_cursors(citus: Citus, receiver:
     citus.coordinator.add_destination("d", receiver.url())
     ids = [node.enqueue()[0] for node in citus.nodes]
     wait_for(receiver, ids)
+    for node in citus.nodes:
+        node.wait_saved()
     citus.coordinator.execute("ALTER SERVER d RENAME TO e")
     wait_for_relays(citus, "e")
     ids += [node.enqueue()[0] for node in citus.nodes]

@@ -175,7 +175,9 @@ def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
     with drill.load():
         for _ in range(KILLS):
             drill.wait_for_arrivals(drill.random.choice([1, 10, 50, 200]))
-            getattr(drill, drill.random.choices(list(EVENTS), list(EVENTS.values()))[0])()
+            event = drill.random.choices(list(EVENTS), list(EVENTS.values()))[0]
+            print(f"{len(drill.arrived)} arrived, {event}")
+            getattr(drill, event)()
         drill.wait_for_arrivals(50)
     conclude(drill, f"{KILLS} kills")
 

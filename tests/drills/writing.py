@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+
 from cluster import Cluster, Installation, make_directory
 from database import Database, create_database
 from ledger import SETUP, Entry
@@ -22,6 +24,18 @@ from processes import wait_until_handles
 
 AGGREGATES = 24
 WRITERS = 3
+
+# What is printed when a drill fails, mostly because it has waited for something that did not happen.
+STATE = (
+    "SELECT * FROM pg_prepared_xacts",
+    "SELECT pid, backend_type, application_name, state, wait_event, xact_start, pg_blocking_pids(pid), left(query, 200)"
+    "  FROM pg_stat_activity WHERE datname IS NOT NULL",
+    "SELECT * FROM outbox.cursor",
+    "SELECT * FROM outbox.relay",
+    "SELECT * FROM outbox.transaction",
+    "SELECT count(*), min(position), max(position) FROM outbox.event",
+    "SELECT destination, count(*) FROM outbox.delivery GROUP BY 1",
+)
 
 
 def new_seed() -> int:
@@ -69,12 +83,28 @@ class Writing:
         ]  # fmt: skip
         for process in self.writers:
             wait_until_handles(process, signal.SIGTERM)
-        yield
+        try:
+            yield
+        except BaseException:
+            self.print_state()
+            raise
         for process in self.writers:
             process.terminate()
         for process in self.writers:
             output, _ = process.communicate(timeout=90)
             assert process.returncode == 0, f"a writer failed:\n{output}"
+
+    def print_state(self) -> None:
+        """For a drill that fails: a writer that has ended may have left locks that the others wait for."""
+        for number, process in enumerate(self.writers):
+            if process.poll() is not None:
+                print(f"---- writer {number} has ended with {process.returncode}:\n{process.communicate()[0]}")
+        for query in STATE:
+            print(f"---- {query}")
+            try:
+                print(*self.database.execute(query), sep="\n")
+            except psycopg.Error as error:
+                print(error)
 
     def replace_edition(self, installation: Installation, to: str) -> None:
         program = str(installation.build / "tools/outboxctl/outboxctl")

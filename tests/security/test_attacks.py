@@ -221,6 +221,7 @@ ATTACKS = {
     "inbox.apply": "a table of another role; a statement prepared under the name of theirs that another role's function then runs",
     "inbox.remove": "a table of another role; a tombstone that keeps its rows away for ever",
     "inbox_internal.row_parts": "a table of another role; columns whose names are code",
+    "inbox_internal.key_parts": "a table of another role; columns whose names are code",
     "inbox_internal.check_row": "a table of another role",
     "inbox_internal.check_key": "a table of another role",
     "inbox_internal.run": "a statement of its own choice with the rights of another role",

@@ -226,6 +226,18 @@ class Database:
             timeout=timeout, what=f"position {last} and all before settled at {destination}",
         )  # fmt: skip
 
+    def unsettled(self, destination: str = "d") -> dict[int, str]:
+        """Returns positions and ids of the events that the saved cursor has not settled."""
+        return dict(self.execute("""
+            SELECT e.position, e.event_id::text FROM outbox.event AS e, outbox.cursor AS c
+             WHERE c.destination = %s AND NOT pg_visible_in_snapshot(e.xid, c.done)
+               AND NOT coalesce(pg_visible_in_snapshot(e.xid, c.upto) AND e.position <= c.position, false)
+             ORDER BY e.position""", (destination,)))  # fmt: skip
+
+    def wait_saved(self, destination: str = "d") -> None:
+        """Waits until the saved cursor has settled everything: the next relay then repeats nothing."""
+        wait_until(lambda: self.unsettled(destination), lambda seen: not seen, what=f"the cursor of {destination} to be saved")
+
     def pause(self, destination: str = "d") -> None:
         """Pauses the destination; returns when its relay sends no later commits."""
         self.execute("SELECT outbox.pause(%s)", (destination,))

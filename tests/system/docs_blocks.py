@@ -149,6 +149,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "outboxctl serve --all -d 'host=db.example.com user=prometheus dbname=postgres'": OUTBOXCTL,
         "outboxctl inbox install -d 'host=db.example.com dbname=catalog user=catalog_owner'": OUTBOXCTL,
     },
+    "docs/performance.md": {
+        "bench/run.sh                     # all figures, some hours": "hours, on a machine that does nothing else",
+    },
 }
 
 # What must be in the database before the blocks of a page can run.

@@ -407,6 +407,13 @@ def test_an_owner_can_drop_a_database_in_which_a_check_hangs(
     db.execute("SELECT outbox.grant_operate(%s)", (owner,))
     connection, thread, raised = start_check(db, owner)
     db.disconnect()
+    wait_until(
+        lambda: cluster.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend' AND usename <> %s",
+            (db.name, owner),
+        ),
+        lambda sessions: not sessions, what="the session of a superuser to end, which the owner may not terminate",
+    )  # fmt: skip
     try:
         with cluster.connect(user=owner) as session:
             session.execute(f"DROP DATABASE {db.name} WITH (FORCE)")

@@ -261,7 +261,7 @@ def test_settings_have_the_defaults_of_the_extension(edition: Site, database: Da
                                ([f"outbox.{name}" for name, _ in known],))  # fmt: skip
     assert {name for (name,) in missing} == {
         "outbox.allow_drop_with_undelivered", "outbox.default_destination", "outbox.max_workers", "outbox.max_workers_per_database",
-        "outbox.max_workers_per_role", "outbox.otlp_endpoint", "outbox.otlp_headers_file", "outbox.trace_comments", "outbox.traceparent", "outbox.tracestate",
+        "outbox.max_workers_per_role", "outbox.otlp_endpoint", "outbox.otlp_headers_file", "outbox.shared_read_size", "outbox.trace_comments", "outbox.traceparent", "outbox.tracestate",
     }  # fmt: skip
 
 

@@ -285,7 +285,11 @@ def test_a_destination_that_is_behind_goes_on_after_a_restart(db: Database, rece
     db.enqueue("a", 5, first=6)
     wait_until(lambda: set(versions_at(receiver, "works")), lambda seen: seen == set(range(1, 11)), what="all at the other")
     receiver.forget_rules()
-    wait_for_versions(receiver, "down", list(range(1, 11)))
+    # The relay may notice the change of an option only now, and then repeats what was on its way.
+    wait_until(
+        lambda: list(dict.fromkeys(versions_at(receiver, "down"))),
+        lambda seen: seen == list(range(1, 11)), what="all at the one that was down, in order",
+    )  # fmt: skip
     wait_until_live(db, "down")
 
 

@@ -258,12 +258,6 @@ def test_a_damaged_extension_can_be_dropped(guarded: Database) -> None:
 # A database with a backlog
 # -------------------------------------------------------------------------------------------------
 
-UNSETTLED = """
-    SELECT e.event_id::text FROM outbox.event AS e, outbox.cursor AS c
-     WHERE c.destination = %s AND NOT pg_visible_in_snapshot(e.xid, c.done)
-       AND NOT coalesce(pg_visible_in_snapshot(e.xid, c.upto) AND e.position <= c.position, false)
-     ORDER BY e.position"""
-
 
 def use_up_xids(cluster: Cluster) -> None:
     cluster.execute(
@@ -331,10 +325,10 @@ class Backlog:
 def wait_unsettled(database: Database, destination: str, count: int) -> list[str]:
     """Waits until this number of events is not settled by the saved cursor."""
     found = wait_until(
-        lambda: database.execute(UNSETTLED, (destination,)), lambda seen: len(seen) == count,
+        lambda: database.unsettled(destination), lambda seen: len(seen) == count,
         what=f"{count} events to be unsettled at {destination}",
     )  # fmt: skip
-    return [event for (event,) in found]
+    return list(found.values())
 
 
 def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backlog:
@@ -597,12 +591,7 @@ def test_what_had_been_settled_is_known_of_any_history(database: Database, order
         for statement, values in rows:
             database.execute(statement, values)
         for name, expected in history.unsettled.items():
-            unsettled = {
-                place
-                for (place,) in database.execute(
-                    UNSETTLED.replace("e.event_id::text", "e.position"), (name,)
-                )
-            }
+            unsettled = set(database.unsettled(name))
             if order == "mixed":
                 assert unsettled >= expected, f"{name} of {history.cursors}"
             else:

@@ -564,11 +564,12 @@ def test_what_is_in_flight_ends_before_the_program(
 def test_an_end_in_the_middle_of_a_large_window(
     database: Database, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:
-    database.add_destination("d", receiver.url(), relay="external")
+    database.add_destination("d", receiver.url(), relay="external", max_connections="1")
     database.enqueue(count=5000)
     for _ in range(5):
         relay = start_relay(database)
-        wait_arrived(receiver, len(receiver.events()) + 300)
+        # On a busy machine more than 300 may arrive before anybody looks, and so all before the last round.
+        wait_arrived(receiver, min(len(receiver.events()) + 300, 5000))
         assert relay.stop() == 0
     assert start_relay(database, options=("--once",)).wait() == 0
     first_arrivals = list(dict.fromkeys(receiver.versions("a")))

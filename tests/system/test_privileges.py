@@ -322,6 +322,7 @@ USERS_OF_INTERNALS = {
     "inbox_internal.record_failure": ("reader", PROCESSOR),
     "inbox_internal.save_progress": ("reader", PROCESSOR),
     "inbox_internal.row_parts": ("reader, consumer", PROJECTION),
+    "inbox_internal.key_parts": ("reader, consumer", PROJECTION),
     "inbox_internal.check_row": ("reader, consumer", PROJECTION),
     "inbox_internal.check_key": ("reader, consumer", PROJECTION),
     "inbox_internal.run": ("reader, consumer", PROJECTION),
@@ -498,6 +499,8 @@ SEARCH_PATH_OF_THE_CALLER = {
     "outbox.enqueue(character varying,anycompatiblenonarray,text,json,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
     "outbox.enqueue(text,anycompatiblenonarray,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
     "inbox.begin_event(text,uuid,text,inbox_internal.caller)",  # called for every event, and qualifies every name and operator
+    "inbox_internal.row_parts(regclass,text[],text,jsonb)",  # the same
+    "inbox_internal.run(text,jsonb,regclass,text[],text)",  # the same
     "inbox_internal.process(integer,bigint,text[])",  # handlers are to find what the path of their role has
 }
 

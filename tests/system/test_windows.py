@@ -403,6 +403,25 @@ def test_both_rules_find_the_same(database: Database) -> None:
         run_round(database, seed)
 
 
+# The relay's scan of the index passes over 64 entries at most before it looks for the next one.
+@pytest.mark.parametrize("between", [0, 1, 63, 64, 65, 200])
+def test_transactions_that_were_open_while_others_committed(database: Database, between: int) -> None:
+    set_up(database, "*")
+    sessions = [database.connect() for _ in range(3)]
+    positions: list[int] = []
+    for session in sessions:
+        session.execute("BEGIN")
+        session.execute(ENQUEUE, ("1", "a.x", "", 1))
+        positions += session.execute("SELECT currval('outbox.event_position')").fetchall()[0]
+        database.execute(ENQUEUE, ("1", "a.x", "", between))
+    start = current_snapshot(database.connection)
+    for session, end in zip(sessions, ("COMMIT", "ROLLBACK", "COMMIT"), strict=True):
+        session.execute(end)
+        session.close()
+    _, found = look(database.connection, start)
+    assert [position for _, position in found] == [positions[0], positions[2]]
+
+
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_both_rules_find_the_same_after_a_restart(make_cluster: MakeCluster, mode: str) -> None:
     """Transactions in progress are gone, prepared ones are not, and old snapshots still hold."""

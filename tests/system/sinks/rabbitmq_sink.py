@@ -54,9 +54,18 @@ class RabbitmqSink(Sink):
 
     def take_all(self, queue: str) -> list[tuple[Any, bytes]]:
         """The messages of a queue, with their properties."""
+        import pika
+
         taken = []
         while True:
-            method, properties, body = self.channel.basic_get(queue, auto_ack=True)
+            try:
+                method, properties, body = self.channel.basic_get(queue, auto_ack=True)
+            except pika.exceptions.ChannelClosedByBroker as error:
+                # A server that starts may accept connections before it has found all queues again.
+                if error.reply_code != 404:
+                    raise
+                self.channel = self.connection.channel()
+                return taken
             if method is None:
                 return taken
             taken.append((properties, body))
