@@ -65,8 +65,8 @@ class Engine:
 
     bench: Bench
     name: str
-    program: str = "ToNull.java"
-    options: dict[str, str] = field(default_factory=dict)
+    program: str = "tests/debezium/ToNull.java"
+    options: dict[str, str | None] = field(default_factory=dict)
     size: int = 200  # of payloads
     process: subprocess.Popen | None = None
     records: int = 0  # that it has written, or will have
@@ -76,7 +76,8 @@ class Engine:
         """What belongs to the program."""
         return {}
 
-    def __enter__(self) -> "Engine":
+    def command(self) -> list:
+        """Writes the configuration; returns the command."""
         libraries = installed(self.bench, "debezium")
         directory = self.bench.cluster.root / f"debezium-{self.name}"
         directory.mkdir()
@@ -97,12 +98,17 @@ class Engine:
         }
         pairs = {**json.loads(of_page("json")), **own, **self.properties(), **self.options}
         configuration = directory / "properties"
-        configuration.write_text("".join(f"{name}={value}\n" for name, value in pairs.items()))
+        configuration.write_text("".join(f"{name}={value}\n" for name, value in pairs.items() if value is not None))
         self.log = directory / "log"
+        return ["java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+                "-Dorg.slf4j.simpleLogger.log.io.debezium.metrics.stats=error",  # thousands of lines
+                "-cp", f"{libraries}/*",
+                REPOSITORY / self.program, configuration]
+
+    def __enter__(self) -> "Engine":
+        command = self.command()
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                ["java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{libraries}/*",
-                 REPOSITORY / "tests/debezium" / self.program, configuration], stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             self.wait_until(self.reads, 60, "Debezium reads")
         except BaseException:

@@ -99,7 +99,7 @@ class Debezium(Engine):
     """The engine that writes all events to one topic."""
 
     def __init__(self, bench: Bench, broker: Broker, topic: str, options: dict[str, str] | None = None) -> None:
-        super().__init__(bench, topic, "ToKafka.java", options or {})
+        super().__init__(bench, topic, "tests/debezium/ToKafka.java", options or {})
         self.broker = broker
         self.topic = topic
 

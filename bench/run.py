@@ -15,20 +15,23 @@ import report
 from cluster import Cluster
 from workload import Bench, Unavailable
 
-FIGURES = ["enqueue", "drain_null", "drain_http", "drain_inbox", "drain_pubsub", "drain_sqs", "drain_mqtt", "drain_rabbitmq", "drain_nats", "drain_redis", "kafka_drain", "kafka_exactly_once", "kafka_latency", "latency", "backlog", "memory", "idle",
-           "wal", "rotation", "outage", "isolation", "expressions", "duplicates", "pull", "inbox_check", "dedupe", "apply", "end_to_end",
+FIGURES = ["enqueue", "drain_null", "drain_http", "drain_https", "drain_inbox", "drain_pubsub", "drain_sqs", "drain_mqtt", "drain_rabbitmq", "drain_nats", "drain_redis", "kafka_drain", "kafka_exactly_once", "kafka_latency", "latency", "latency_load", "backlog", "memory", "idle",
+           "wal", "rotation", "outage", "isolation", "destinations", "expressions", "duplicates", "pull", "inbox_check", "inbox_apply", "dedupe", "apply", "end_to_end",
            "capture", "capture_bulk", "outbox_view", "backfill", "impaired", "impaired_lanes", "endpoints", "operators",
            "sql_enqueue", "relay_drain", "relay_drain_http", "relay_latency", "relay_idle", "relay_memory"]
-ON_REQUEST = ["held_snapshot", "ulak", "citus"]
+ON_REQUEST = ["enqueue_draining", "held_snapshot", "backlog_huge", "curves", "ulak", "citus"]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.sh")
-    parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a look, not a figure")
     parser.add_argument("figures", nargs="*", metavar="figure", default=FIGURES,
-                        help=f"one or more of {', '.join(FIGURES)}; or, only when named, {', '.join(ON_REQUEST)}")
+                        help=f"one or more of {', '.join(FIGURES)}; or, only when named, {', '.join(ON_REQUEST)}; "
+                             "or versus and names of peers: all peers in one run")
     arguments = parser.parse_args()
+    if arguments.figures[0] == "versus":
+        return arguments
     for name in arguments.figures:
         if name not in FIGURES + ON_REQUEST:
             parser.error(f"no figure is called {name}; there are {', '.join(FIGURES + ON_REQUEST)}")
@@ -52,9 +55,13 @@ def measure(name: str, build: Path, quick: bool) -> report.Figure:
 
 
 def main() -> None:
-    arguments = parse_arguments()
     # A terminated run must not leave its server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    arguments = parse_arguments()
+    if arguments.figures[0] == "versus":
+        from versus import compare
+        compare.main(arguments.build, arguments.quick, arguments.figures[1:], about(arguments.quick))
+        return
     output = arguments.build / "bench"
     header = about(arguments.quick)
     figures = []

@@ -8,7 +8,7 @@ build=${OUTBOX_BUILD:-$root/build}
 version=15
 packages="cmake ninja-build g++ pkg-config libpq-dev libcurl4-openssl-dev libssl-dev librdkafka-dev libmosquitto-dev mosquitto librabbitmq-dev rabbitmq-server libnats-dev nats-server libhiredis-dev
     postgresql-$version postgresql-server-dev-$version postgresql-$version-pgq3
-    nginx-light wrk redis-server python3 python3-psycopg python3-matplotlib"
+    nginx-light wrk nghttp2-client redis-server python3 python3-psycopg python3-matplotlib"
 
 missing=
 for package in $packages; do

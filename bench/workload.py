@@ -30,15 +30,15 @@ QUIET = 1.0  # seconds without others before a slice begins: they come in bursts
 SCHEMA = f"""
 CREATE TABLE account (id integer PRIMARY KEY, version bigint NOT NULL) WITH (fillfactor = 50);
 INSERT INTO account SELECT i, 0 FROM generate_series(1, {ACCOUNTS}) AS i;
-CREATE PROCEDURE fill(events integer, per integer, payload jsonb, ordering_key text) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE fill(events integer, per integer, payload jsonb, ordering_key text, keys integer) LANGUAGE plpgsql AS $$
 BEGIN
     FOR i IN 1 .. events / per LOOP
         IF per = 1 THEN
-            PERFORM outbox.enqueue('account', 'a' || i % {KEYS}, 'AccountChanged', payload, i,
+            PERFORM outbox.enqueue('account', 'a' || i % keys, 'AccountChanged', payload, i,
                                    ordering_key => ordering_key);
         ELSE
             PERFORM outbox.enqueue(ARRAY(
-                SELECT ROW('account', 'a' || (i * 7919 + n) % {KEYS}, 'AccountChanged', payload, i,
+                SELECT ROW('account', 'a' || (i::bigint * 7919 + n) % keys, 'AccountChanged', payload, i,
                            NULL, ordering_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event
                   FROM generate_series(1, per) AS n));
         END IF;
@@ -150,11 +150,11 @@ class Bench:
     # -- the log ------------------------------------------------------------------------------
 
     def fill(self, events: int, per: int, sessions: int = 2, size: int = 512,
-             ordered: bool = True) -> None:
+             ordered: bool = True, keys: int = KEYS) -> None:
         """Puts events into the log in committed transactions of `per`."""
         script = self.cluster.root / "fill.sql"
         script.write_text(f"CALL fill({events // sessions}, {per}, '{payload(size)}', "
-                          f"{'NULL' if ordered else chr(39) * 2});\n")
+                          f"{'NULL' if ordered else chr(39) * 2}, {keys});\n")
         environment = os.environ | {"PGOPTIONS": "-c synchronous_commit=off"}
         self.pgbench(["-t", "1", "-c", str(sessions), "-j", str(sessions), "-f", script], environment)
         # A relay waits until the events are on disk, which is not to be measured.

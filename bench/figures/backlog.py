@@ -24,10 +24,11 @@ PER = 100
 
 @dataclass
 class Cost:
-    """Returns nanoseconds per event."""
+    """Nanoseconds per event."""
 
     elapsed: float
     processor: float
+    first: float = 0  # seconds until the first of them was delivered
 
 
 @contextmanager
@@ -43,26 +44,28 @@ def processor_time(process: int) -> int:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0])
 
 
-def cost_of_backlog(bench: Bench, events: int) -> Cost:
+def cost_of_backlog(bench: Bench, events: int, **fill: int) -> Cost:
     bench.wait_until_idle()
     relay = bench.relay_pid()
     before = bench.delivered()
     with held(relay):
-        bench.fill(events, PER)
+        bench.fill(events, PER, **fill)
         used = processor_time(relay)
         start = time.monotonic_ns()
-    while bench.delivered() < before + events:
-        pass  # a look takes 0.1 ms, the small backlog about 10 ms
+    first = 0
+    while (delivered := bench.delivered()) < before + events:  # a look takes 0.1 ms, the small backlog about 10 ms
+        if first == 0 and delivered > before:
+            first = time.monotonic_ns() - start
     elapsed = time.monotonic_ns() - start
-    return Cost(elapsed / events, (processor_time(relay) - used) / events)
+    return Cost(elapsed / events, (processor_time(relay) - used) / events, first / 1e9)
 
 
-def costs_of_backlog(bench: Bench, events: int, runs: int) -> list[Cost]:
+def costs_of_backlog(bench: Bench, events: int, runs: int, **fill: int) -> list[Cost]:
     """Starts with an empty log, and does not count the first run: the log is a new file."""
     bench.wait_until_idle()
     bench.sql.execute("TRUNCATE outbox.event")
-    cost_of_backlog(bench, SMALL)
-    return [cost_of_backlog(bench, events) for _ in range(runs)]
+    cost_of_backlog(bench, SMALL, **fill)
+    return [cost_of_backlog(bench, events, **fill) for _ in range(runs)]
 
 
 def measure(bench: Bench) -> Figure:

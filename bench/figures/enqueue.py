@@ -18,7 +18,7 @@ from workload import ACCOUNTS, Bench, payload, wait_until
 CLIENTS = 16
 BATCH = 100
 
-PEERS = """
+OUTBOX_TABLE = """
 CREATE TABLE app_outbox (
     id               uuid PRIMARY KEY,
     aggregate_type   text        NOT NULL,
@@ -35,7 +35,9 @@ CREATE TABLE app_outbox (
     locked_at        timestamptz);
 CREATE INDEX ON app_outbox (published_at) WHERE published_at IS NULL;
 CREATE INDEX ON app_outbox (next_retry_at) WHERE published_at IS NULL;
+"""
 
+PEERS = OUTBOX_TABLE + """
 CREATE TABLE plain_log (LIKE outbox.event);
 CREATE INDEX ON plain_log (xid, position);
 CREATE SEQUENCE plain_position;
@@ -94,12 +96,16 @@ def listening(bench: Bench) -> Iterator[None]:
             listener.terminate()
 
 
-def truncate_events(bench: Bench) -> None:
-    """Empties the tables, so that no slice extends or searches larger ones than another."""
-    queue_tables = bench.sql.execute(
+def tables_of_pgq(bench: Bench) -> str:
+    """Those with events, as a list for TRUNCATE."""
+    return bench.sql.execute(
         "SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables "
         "WHERE schemaname = 'pgq' AND tablename ~ '^event_\\d+_\\d+$'").fetchone()[0]
-    bench.sql.execute(f"TRUNCATE app_outbox, plain_log, {queue_tables}")
+
+
+def truncate_events(bench: Bench) -> None:
+    """Empties the tables, so that no slice extends or searches larger ones than another."""
+    bench.sql.execute(f"TRUNCATE app_outbox, plain_log, {tables_of_pgq(bench)}")
     bench.clear_log()
 
 
@@ -155,21 +161,25 @@ def share(variant: Variant, cost: float, baseline: float) -> float:
 
 
 def measure(bench: Bench) -> Figure:
+    return compare(bench, "enqueue", "Transaction with an event, as a share of the same with an empty SELECT", VARIANTS)
+
+
+def compare(bench: Bench, name: str, title: str, variants: list[Variant]) -> Figure:
     rounds, seconds = (3, 2) if bench.quick else (5, 4)
     bench.sql.execute(PEERS)
     bench.touch_memory()
-    for variant in [BASELINE, *VARIANTS]:
+    for variant in [BASELINE, *variants]:
         slice_of(bench, variant, 2)
 
-    rates: dict[str, list[float]] = {variant.label: [] for variant in [BASELINE, *VARIANTS]}
-    shares: dict[str, list[float]] = {variant.label: [] for variant in VARIANTS}
-    by_processor: dict[str, list[float]] = {variant.label: [] for variant in VARIANTS}
+    rates: dict[str, list[float]] = {variant.label: [] for variant in [BASELINE, *variants]}
+    shares: dict[str, list[float]] = {variant.label: [] for variant in variants}
+    by_processor: dict[str, list[float]] = {variant.label: [] for variant in variants}
     for turn in range(rounds):
         bench.sql.execute("CHECKPOINT")
         slice_of(bench, BASELINE, 2)  # after a checkpoint the first change of a page costs more
         before = slice_of(bench, BASELINE, seconds)
-        for i in range(len(VARIANTS)):
-            variant = VARIANTS[(i + turn) % len(VARIANTS)]
+        for i in range(len(variants)):
+            variant = variants[(i + turn) % len(variants)]
             here = slice_of(bench, variant, seconds)
             after = slice_of(bench, BASELINE, seconds)
             rates[variant.label].append(here.rate)
@@ -183,10 +193,10 @@ def measure(bench: Bench) -> Figure:
             f"{label} {values[-1]:.2f}" for label, values in shares.items()
             if label.startswith("outbox.enqueue")))
 
-    figure = Figure("enqueue", "Transaction with an event, as a share of the same with an empty SELECT")
-    for variant in VARIANTS:
+    figure = Figure(name, title)
+    for variant in variants:
         figure.add(variant.label, shares[variant.label], "of baseline", variant.goal)
-    for variant in VARIANTS:
+    for variant in variants:
         figure.add(f"{variant.label}, by processor time", by_processor[variant.label], "by time used")
     figure.add(BASELINE.label, rates[BASELINE.label], "tps")
     figure.details = {"transactions_per_second": rates}

@@ -20,9 +20,9 @@ def run(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
     return result
 
 
-def sample(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
-    with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(bench.database), str(RATE), str(seconds),
-                           str(SESSIONS), *variant],
+def sample(bench: Bench, seconds: float, *variant: str, rate: int = RATE, sessions: int = SESSIONS, **options: str) -> dict:
+    with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(bench.database), str(rate), str(seconds),
+                           str(sessions), *variant],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         port = int(program.stdout.readline())
         with bench.destination(f"http://127.0.0.1:{port}/events", **options):

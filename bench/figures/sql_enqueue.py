@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from figures.enqueue import BASELINE, BATCH, CLIENTS, ENQUEUE, ENQUEUE_BATCH, INSERT, PEERS, Slice, Variant, run_clients, share
+from figures.enqueue import BASELINE, BATCH, CLIENTS, ENQUEUE, ENQUEUE_BATCH, INSERT, OUTBOX_TABLE, Slice, Variant, run_clients, share
 from outbox_relay import OutboxRelay, sql_edition
 from report import Figure, Goal
 from workload import Bench
@@ -30,9 +30,8 @@ class Of:
 def measure(bench: Bench) -> Figure:
     rounds, seconds = (3, 3) if bench.quick else (5, 4)
     plain = sql_edition(bench)
-    table = PEERS[:PEERS.index("CREATE TABLE plain_log")]
     for database in (bench, plain):
-        database.sql.execute(table)
+        database.sql.execute(OUTBOX_TABLE)
     bench.touch_memory()
     baseline = Of(plain, BASELINE)
     ones = [Of(plain, Variant("outbox.enqueue, SQL edition", ENQUEUE, goal=Goal(0.75, 0.85))),

@@ -5,7 +5,8 @@
 //
 // STATEMENT has one parameter, a uuid: of version 7 with the present time, or of version 4 if
 // RANDOM_IDS is in the environment. With PER-TRANSACTION > 1 this number is sent at once, in one
-// transaction. RATE limits the statements per second of all sessions together.
+// transaction. If the parameter is a uuid[], one statement takes all ids of a transaction, and the
+// number printed is that of the ids. RATE limits the statements per second of all sessions together.
 //
 // Prints {"statements": ..., "seconds": ..., "first": ..., "last": ...}: the seconds per statement
 // that a session waited for the server, in the first and in the last tenth of the time.
@@ -69,17 +70,40 @@ struct Counts {
     Share first, last;
 };
 
-static void send(PGconn* connection, const std::string& id) {
-    const char* value = id.data();
-    const int size = static_cast<int>(id.size()), format = 1;
+constexpr Oid uuid_type = 2950, uuid_array_type = 2951;
+
+// The binary form of a uuid[].
+static std::string array_of(Ids& ids, int count) {
+    std::string array;
+    append_number(array, 1, 4);  // dimensions
+    append_number(array, 0, 4);  // no nulls
+    append_number(array, uuid_type, 4);
+    append_number(array, static_cast<std::uint64_t>(count), 4);
+    append_number(array, 1, 4);  // lower bound
+    for (int i = 0; i < count; i++) {
+        append_number(array, 16, 4);
+        array += ids.next();
+    }
+    return array;
+}
+
+static bool takes_array(PGconn* connection) {
+    const Rows about(PQdescribePrepared(connection, "check"));
+    return PQparamtype(about.get(), 0) == uuid_array_type;
+}
+
+static void send(PGconn* connection, const std::string& parameter) {
+    const char* value = parameter.data();
+    const int size = static_cast<int>(parameter.size()), format = 1;
     if (!PQsendQueryPrepared(connection, "check", 1, &value, &size, &format, 1))
         die("check", PQerrorMessage(connection));
 }
 
 // The statements of one pipeline are one transaction.
-static void run_transaction(PGconn* connection, Ids& ids, int statements) {
+static void run_transaction(PGconn* connection, Ids& ids, int count, bool as_array) {
+    const int statements = as_array ? 1 : count;
     for (int i = 0; i < statements; i++)
-        send(connection, ids.next());
+        send(connection, as_array ? array_of(ids, count) : ids.next());
     PQpipelineSync(connection);
     for (int i = 0; i < statements; i++) {
         const Rows result(PQgetResult(connection));
@@ -94,6 +118,7 @@ static void run_transaction(PGconn* connection, Ids& ids, int statements) {
 static Counts run_session(const Arguments& arguments, const std::atomic<bool>& go) {
     Connection connection(arguments.conninfo);
     connection.prepare("check", arguments.statement);
+    const bool as_array = takes_array(connection.get());
     PQenterPipelineMode(connection.get());
     Ids ids(arguments.random_ids);
     while (!go)
@@ -111,7 +136,7 @@ static Counts run_session(const Arguments& arguments, const std::atomic<bool>& g
                 Seconds(static_cast<double>(counts.statements) / rate - begun));
             continue;
         }
-        run_transaction(connection.get(), ids, arguments.per_transaction);
+        run_transaction(connection.get(), ids, arguments.per_transaction, as_array);
         counts.statements += arguments.per_transaction;
         Share* share = begun < arguments.seconds / 10        ? &counts.first
                        : begun >= arguments.seconds * 9 / 10 ? &counts.last

@@ -1,14 +1,15 @@
 // Measures the time from commit to arrival: a paced producer and an HTTP receiver in one process,
 // on one clock.
 //
-//   latency CONNINFO RATE SECONDS SESSIONS [bare|refuses]
+//   latency CONNINFO RATE SECONDS SESSIONS [bare|refuses|STATEMENT]
 //
 // Prints the port it listens on, waits for a line on the standard input (meanwhile the destination
 // can be created), and then commits RATE transactions per second in SESSIONS sessions. Each changes
 // a row and enqueues an event with its number. For each it records when COMMIT was sent, when
 // COMMIT returned, and when the request with the event had been read to its end. Prints the
 // differences as JSON, in microseconds, without those of the first second, in which caches fill.
-// With `bare` the transactions change no row. With `refuses` the receiver answers 400 to one key in
+// With `bare` the transactions change no row; with STATEMENT they execute that, in which $1 is the number of
+// an account and $2 the payload. With `refuses` the receiver answers 400 to one key in
 // a hundred, and the figures are those of the other keys.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -122,23 +123,29 @@ static int open_listener() {
 }
 
 static void measure(const char* conninfo, double rate, double seconds, std::size_t sessions,
-                    bool bare, bool refuses) {
+                    const char* statement, bool refuses) {
     const auto count = static_cast<std::size_t>(rate * seconds);
     Run run(count, refuses ? count - count / keys : count);
     const Receiver receiver{run, refuses};
     std::thread(receive, std::cref(receiver), open_listener()).detach();
     std::getchar();
-    produce_all(run, conninfo, rate, sessions, bare ? enqueue : change_and_enqueue);
+    produce_all(run, conninfo, rate, sessions, statement);
     std::_Exit(0);  // the receiver thread still waits for requests
+}
+
+static const char* statement_of(std::string_view variant) {
+    if (variant == "bare")
+        return enqueue;
+    return variant.empty() || variant == "refuses" ? change_and_enqueue : variant.data();
 }
 
 }  // namespace outbox::bench
 
 int main(int argc, char** argv) {
+    using namespace outbox::bench;
     if (argc != 5 && argc != 6)
-        outbox::bench::die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare|refuses]");
+        die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare|refuses|STATEMENT]");
     const std::string_view variant = argc == 6 ? argv[5] : "";
-    outbox::bench::measure(argv[1], std::atof(argv[2]), std::atof(argv[3]),
-                           std::strtoull(argv[4], nullptr, 10), variant == "bare",
-                           variant == "refuses");
+    measure(argv[1], std::atof(argv[2]), std::atof(argv[3]), std::strtoull(argv[4], nullptr, 10),
+            statement_of(variant), variant == "refuses");
 }

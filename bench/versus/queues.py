@@ -1,0 +1,60 @@
+"""Queues in SQL: PgQ, and pgmq, whose source is in the directory that OUTBOX_BENCH_PGMQ names."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from figures.enqueue import tables_of_pgq
+from versus.peer import PAYLOAD, Queue
+from workload import Unavailable
+
+CHUNK = 10_000  # events between two ticks of PgQ
+
+
+class PgQ(Queue):
+    def prepare(self) -> None:
+        self.bench.sql.execute("CREATE EXTENSION pgq")
+        self.bench.sql.execute("SELECT pgq.create_queue('bench'), pgq.register_consumer('bench', 'bench')")
+
+    def clear(self) -> None:
+        """Goes on from here: the tables rotate by time, which a run is too short for."""
+        self.bench.sql.execute("SELECT pgq.unregister_consumer('bench', 'bench')")
+        self.bench.sql.execute(f"TRUNCATE {tables_of_pgq(self.bench)}")
+        self.bench.sql.execute("SELECT pgq.force_tick('bench')")
+        self.bench.sql.execute("SELECT pgq.ticker('bench')")
+        self.bench.sql.execute("SELECT pgq.register_consumer('bench', 'bench')")
+
+    def fill(self, events: int) -> None:
+        for _ in range(events // CHUNK):
+            self.bench.sql.execute("SELECT count(pgq.insert_event('bench', 'AccountChanged', %s)) "
+                                   "FROM generate_series(1, %s)", [PAYLOAD, CHUNK])
+            self.bench.sql.execute("SELECT pgq.force_tick('bench'), pgq.ticker('bench')")
+
+    def command(self) -> list:
+        return [self.bench.programs / "peer_consumer", "pgq", self.bench.cluster.conninfo()]
+
+    def tables(self) -> str:
+        return "c.relnamespace = 'pgq'::regnamespace"
+
+
+class Pgmq(Queue):
+    def stage(self) -> None:
+        source = os.environ.get("OUTBOX_BENCH_PGMQ")
+        if source is None:
+            raise Unavailable("OUTBOX_BENCH_PGMQ does not name a directory with the source of pgmq")
+        self.script = Path(source) / "pgmq-extension" / "sql" / "pgmq.sql"
+
+    def prepare(self) -> None:
+        self.bench.sql.execute("CREATE SCHEMA IF NOT EXISTS pgmq")
+        subprocess.run([self.bench.cluster.bin / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", self.bench.cluster.conninfo(),
+                        "-f", self.script], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.bench.sql.execute("SELECT pgmq.create('bench')")
+
+    def clear(self) -> None:
+        self.bench.sql.execute("SELECT pgmq.purge_queue('bench')")
+
+    def command(self) -> list:
+        return [self.bench.programs / "peer_consumer", "pgmq", self.bench.cluster.conninfo()]
+
+    def tables(self) -> str:
+        return "c.relname = 'q_bench'"
