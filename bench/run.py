@@ -26,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.sh")
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a look, not a figure")
+    parser.add_argument("--rounds", type=int, help="of versus; otherwise 5, or 1 with --quick")
     parser.add_argument("figures", nargs="*", metavar="figure", default=FIGURES,
                         help=f"one or more of {', '.join(FIGURES)}; or, only when named, {', '.join(ON_REQUEST)}; "
                              "or versus and names of peers: all peers in one run")
@@ -60,7 +61,7 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.figures[0] == "versus":
         from versus import compare
-        compare.main(arguments.build, arguments.quick, arguments.figures[1:], about(arguments.quick))
+        compare.main(arguments.build, arguments.quick, arguments.rounds, arguments.figures[1:], about(arguments.quick))
         return
     output = arguments.build / "bench"
     header = about(arguments.quick)

@@ -76,9 +76,10 @@ class Column:
 
 
 class Comparison:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, rounds: int | None) -> None:
         self.bench = bench
-        self.rounds, self.seconds = (1, 3) if bench.quick else (5, 5)
+        self.rounds = rounds or (1 if bench.quick else 5)
+        self.seconds = 3 if bench.quick else 5
         self.peers: list[Peer] = []
         self.missing: dict[str, str] = {}
         self.samples: dict[str, dict[str, list[float]]] = {}  # by peer, by column
@@ -284,7 +285,7 @@ def plot(comparison: Comparison, path: Path) -> None:
     pyplot.close(page)
 
 
-def main(build: Path, quick: bool, wanted: list[str], header: dict) -> None:
+def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header: dict) -> None:
     settings = FOR_DEBEZIUM | {"max_worker_processes": "32"}
     stage = None
     if os.environ.get("OUTBOX_BENCH_ULAK"):
@@ -293,7 +294,7 @@ def main(build: Path, quick: bool, wanted: list[str], header: dict) -> None:
     output = build / "bench"
     with Cluster(build, settings, stage) as cluster:
         bench = Bench(cluster, output, quick)
-        comparison = Comparison(bench)
+        comparison = Comparison(bench, rounds)
         comparison.prepare(wanted)
         bench.touch_memory()
         comparison.run()
@@ -305,7 +306,7 @@ def main(build: Path, quick: bool, wanted: list[str], header: dict) -> None:
         print(f"  {peer.name}: settings as in {peer.settings}" + "".join(f"; {note}" for note in dict.fromkeys(peer.notes)))
     for name, why in comparison.missing.items():
         print(f"  {name}: not measured: {why}")
-    (output / "versus.json").write_text(json.dumps(header | {
+    (output / "versus.json").write_text(json.dumps(header | {"rounds": comparison.rounds} | {
         "peers": {peer.name: {"settings": peer.settings, "notes": peer.notes, "samples": comparison.samples.get(peer.name, {})}
                   for peer in comparison.peers}, "missing": comparison.missing}, indent=2) + "\n")
     plot(comparison, output / "versus.png")

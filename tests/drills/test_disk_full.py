@@ -61,7 +61,8 @@ def is_full(database: Database) -> bool:
     return False
 
 
-@pytest.mark.worker_errors("could not extend file .*: No space left on device")
+# "No space left on device", or "wrote only 4096 of 8192 bytes" when two processes share the last pages.
+@pytest.mark.worker_errors("could not extend file ")
 def test_the_disk_of_the_log_is_full(make_drill: MakeDrill, small_disk: Path) -> None:
     """Meanwhile transactions of producers fail, and committed events are delivered. A little
     room is enough to go on: TRUNCATE needs some before it frees any."""

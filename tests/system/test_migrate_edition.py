@@ -587,6 +587,54 @@ def test_a_failure_in_the_middle_changes_nothing(world: World, migrate: Migrate,
     assert_same(before, all_of(database))
 
 
+LATER = {
+    "as most": "SELECT outbox.enqueue('item', '2', 'made', '{}')",
+    "large": "SELECT outbox.enqueue('item', '2', 'made', to_jsonb(repeat('x', 2000)))",
+    "with the id of a source": "SELECT outbox.enqueue('item', '2', 'made', '{}', source_event_id => gen_random_uuid())",
+    "of a producer": "SET ROLE producer_{database}; SELECT outbox.enqueue('item', '2', 'made', '{}')",
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("to", ["sql", "native"])
+def test_writers_that_come_while_it_waits_are_not_in_the_way(world: World, migrate: Migrate, tmp_path: Path, to: str, later: str) -> None:
+    """It waits for a transaction. Another that begins meanwhile must hold nothing that it needs next:
+    otherwise it would never succeed beside a steady stream of writers."""
+    database = world.database
+    if to == "native":
+        assert migrate(database, "sql", "--credentials", str(tmp_path / "first")).startswith("0 ")
+    secrets = ["--credentials", str(tmp_path / "secrets")] if to == "sql" else []
+    said: list[str] = []
+    failed: list[str] = []
+
+    def come_later() -> None:
+        try:
+            second.execute(LATER[later].replace("{database}", database.name))
+        except psycopg.Error as error:
+            failed.append(f"{error.sqlstate} {error.diag.message_primary}")
+
+    threads = [
+        # Without time for a second attempt.
+        threading.Thread(target=lambda: said.append(migrate(database, to, *secrets, lock_timeout=0))),
+        threading.Thread(target=come_later),
+    ]
+    with database.connect() as first, database.connect() as second:
+        first.execute("BEGIN; SELECT outbox.enqueue('item', '1', 'made', '{}')")
+        database.execute(f"ALTER DATABASE {database.name} SET deadlock_timeout = '10min'")  # it waits for most of that
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND (application_name = 'outboxctl' OR pid = %s)"
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            wait_until(
+                lambda: database.value(waiting, (second.info.backend_pid,)), lambda seen, number=number: seen == number,
+                what=f"{number} to wait",
+            )  # fmt: skip
+        first.execute("COMMIT")
+        for thread in threads:
+            thread.join()
+    assert said[0].startswith("0 "), said
+    assert not failed or failed[0].startswith(GONE), failed
+
+
 @pytest.mark.parametrize("to", ["sql", "native"])
 def test_an_open_transaction_is_in_the_way(database: Database, migrate: Migrate, to: str) -> None:
     if to == "native":

@@ -252,16 +252,29 @@ SELECT t.oid, t.tgrelid, t.tgname, t.tgenabled
   JOIN pg_class AS c ON c.oid = t.tgrelid AND c.relkind = 'v';
 
 -- Lists what takes part, in the order in which others lock it: writers their own tables and views, then the
--- sequence of positions, then the log; readers a view, then what is below it. LOCK TABLE is not for
--- sequences, and with a view it locks all below, and that are catalogs too.
+-- gate; readers a view, then what is below it. LOCK TABLE is not for sequences, and with a view it locks all
+-- below, and that are catalogs too.
+--
+-- The gate is what a transaction of a writer locks first of ours. While the migration waits for it, because
+-- older transactions hold it, new ones queue up behind it and hold nothing else of ours. With any other order,
+-- one of them would hold what the migration needs next, and a steady stream of writers would make it fail.
 CREATE TABLE outbox_migration.lock (n bigint NOT NULL, statement text NOT NULL);
+
+-- The gate of the SQL edition is a sequence; that of the extension is the current segment of the log, or the
+-- ids of sources if an event has one. Relays read the log too, and before it the tables between the two.
+CREATE FUNCTION outbox_migration.locked_first()
+RETURNS name[]
+LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+    SELECT '{current_segment,relay_lease,relay,cursor,source_event,event_0,event_1,event_2,event_3}'::name[];
+END;
 
 CREATE FUNCTION outbox_migration.list_locks()
 RETURNS void
 LANGUAGE sql VOLATILE
 AS $$
     INSERT INTO outbox_migration.lock
-    SELECT row_number() OVER (ORDER BY k.place, c.relkind NOT IN ('v', 'S'), c.relkind <> 'v', c.oid),
+    SELECT row_number() OVER (ORDER BY k.place, c.relkind <> 'v', array_position(outbox_migration.locked_first(), c.relname), c.oid),
            CASE WHEN c.relkind IN ('v', 'S') THEN format('ALTER %s %s OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'SEQUENCE' END,
                                                          c.oid::regclass, pg_get_userbyid(c.relowner))
                 ELSE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', c.oid::regclass) END
