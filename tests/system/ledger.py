@@ -107,6 +107,7 @@ class Writer:
             kind(connection)
         except (psycopg.errors.DeadlockDetected, psycopg.errors.QueryCanceled):
             connection.rollback()
+            self.resolve_prepared(connection)  # otherwise its locks would stop everybody
 
     def some_aggregates(self, most: int) -> list[int]:
         """Locks in ascending order, so that writers cannot deadlock."""
