@@ -662,6 +662,8 @@ def test_nothing_works_during_a_binary_upgrade(make_cluster: MakeCluster) -> Non
 # -------------------------------------------------------------------------------------------------
 
 
+# A worker that is in the middle of a task is refused as anybody is.
+@pytest.mark.worker_errors(r'extension "pg_outbox" is of version')
 @pytest.mark.parametrize(
     "version, advice",
     [("0.0.9", "ALTER EXTENSION pg_outbox UPDATE"), ("0.99.0", "restart the server")],

@@ -228,6 +228,7 @@ def test_a_renamed_destination_keeps_its_cursor(database: Database) -> None:
     database.add_destination("d", "null:")
     database.enqueue(count=7)
     database.wait_published(7)
+    database.wait_saved()
     database.execute("ALTER SERVER d RENAME TO renamed")
     wait_until(
         lambda: database.execute("SELECT destination FROM outbox.cursor"),
