@@ -236,7 +236,11 @@ class Database:
 
     def wait_saved(self, destination: str = "d") -> None:
         """Waits until the saved cursor has settled everything: the next relay then repeats nothing."""
-        wait_until(lambda: self.unsettled(destination), lambda seen: not seen, what=f"the cursor of {destination} to be saved")
+        cursors = "SELECT count(*) FROM outbox.cursor WHERE destination = %s"
+        wait_until(
+            lambda: (self.value(cursors, (destination,)), self.unsettled(destination)), lambda seen: seen == (1, {}),
+            what=f"the cursor of {destination} to be saved",
+        )  # fmt: skip
 
     def pause(self, destination: str = "d") -> None:
         """Pauses the destination; returns when its relay sends no later commits."""
