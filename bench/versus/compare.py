@@ -191,13 +191,13 @@ class Comparison:
                 continue
             self.peers.append(peer)
 
-    def run(self) -> None:
+    def run(self, after_round: Callable[[int], None]) -> None:
         with ExitStack() as stack:
             for peer in self.peers:
                 stack.enter_context(peer.running())
-            self.all_rounds()
+            self.all_rounds(after_round)
 
-    def all_rounds(self) -> None:
+    def all_rounds(self, after_round: Callable[[int], None]) -> None:
         for turn in range(self.rounds):
             for peer in self.peers if turn % 2 == 0 else reversed(self.peers):
                 self.bench.sql.execute("CHECKPOINT")
@@ -207,6 +207,7 @@ class Comparison:
                     self.measure(peer, column)
                 print(f"    round {turn + 1} of {self.rounds}: {peer.name}: " + ", ".join(
                     f"{title} {values[-1]:,.3g}" for title, values in self.samples.get(peer.name, {}).items()), flush=True)
+            after_round(turn + 1)
 
     def measure(self, peer: Peer, column: Column) -> None:
         try:
@@ -285,6 +286,14 @@ def plot(comparison: Comparison, path: Path) -> None:
     pyplot.close(page)
 
 
+def write(comparison: Comparison, output: Path, header: dict) -> None:
+    """After each round: a run of hours may be ended."""
+    (output / "versus.json").write_text(json.dumps(header | {
+        "peers": {peer.name: {"settings": peer.settings, "notes": peer.notes, "samples": comparison.samples.get(peer.name, {})}
+                  for peer in comparison.peers}, "missing": comparison.missing}, indent=2) + "\n")
+    plot(comparison, output / "versus.png")
+
+
 def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header: dict) -> None:
     settings = FOR_DEBEZIUM | {"max_worker_processes": "32"}
     stage = None
@@ -297,7 +306,7 @@ def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header
         comparison = Comparison(bench, rounds)
         comparison.prepare(wanted)
         bench.touch_memory()
-        comparison.run()
+        comparison.run(lambda rounds: write(comparison, output, header | {"rounds": rounds}))
     text = table(comparison)
     print(f"\n{text}\n")
     for line in where_peers_are_better(comparison):
@@ -306,8 +315,4 @@ def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header
         print(f"  {peer.name}: settings as in {peer.settings}" + "".join(f"; {note}" for note in dict.fromkeys(peer.notes)))
     for name, why in comparison.missing.items():
         print(f"  {name}: not measured: {why}")
-    (output / "versus.json").write_text(json.dumps(header | {"rounds": comparison.rounds} | {
-        "peers": {peer.name: {"settings": peer.settings, "notes": peer.notes, "samples": comparison.samples.get(peer.name, {})}
-                  for peer in comparison.peers}, "missing": comparison.missing}, indent=2) + "\n")
-    plot(comparison, output / "versus.png")
     print(f"\nWritten: {output}/versus.json, {output}/versus.png")
