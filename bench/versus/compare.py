@@ -89,7 +89,7 @@ class Comparison:
         self.columns = [
             Column("enqueue", "of an empty SELECT", self.enqueue),
             Column("drain", "events/s", self.drain),
-            Column("goodput, one in a hundred failing", "of the rate without", lambda peer: peer.goodput(peer.backlog // 2)),
+            Column("one in a hundred failing", "of the rate without", lambda peer: peer.goodput(peer.backlog // 2)),
             Column("memory", "MiB", lambda peer: self.memory[peer.name], less_is_better=True),
             Column("p50", "ms", self.latency, less_is_better=True),
             Column("p99", "ms", lambda peer: self.p99[peer.name], less_is_better=True),
@@ -278,7 +278,7 @@ def plot(comparison: Comparison, path: Path) -> None:
             panel.set_xscale("symlog", linthresh=max(min(value for value in values if value > 0), 1e-3))
         panel.margins(x=0.15)
         better = "less" if column.less_is_better else "more"
-        panel.set_title(f"{column.title}, {column.unit} ({better} is better)", fontsize=9, loc="left")
+        panel.set_title(f"{column.title}\n{column.unit} ({better} is better)", fontsize=9, loc="left")
     for panel in panels.flat[len(columns):]:
         panel.axis("off")
     page.tight_layout()
