@@ -41,6 +41,7 @@ def held(process: int) -> Iterator[None]:
 
 
 def processor_time(process: int) -> int:
+    """Returns nanoseconds; /proc/<pid>/stat counts ticks only."""
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0])
 
 

@@ -7,8 +7,8 @@ while all are idle.
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
+from figures.backlog import processor_time
 from report import Figure, Goal
 from workload import Bench, payload, wait_until
 
@@ -23,11 +23,6 @@ class Work:
 
     processor: float  # microseconds an event and destination
     rate: float       # events a second and destination
-
-
-def seconds(pid: int) -> float:
-    """Returns the processor time of a process, which /proc/<pid>/stat counts in ticks only."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def relays(bench: Bench) -> list[tuple[int, int, str]]:
@@ -49,15 +44,15 @@ def wait_for(bench: Bench, state: str, count: int) -> None:
 
 def deliver(bench: Bench, count: int, events: int, send) -> Work:
     before = relays(bench)
-    used = sum(seconds(pid) for pid, _, _ in before)
+    used = sum(processor_time(pid) for pid, _, _ in before)
     wanted = sum(delivered for _, delivered, _ in before) + count * events
     start = time.monotonic()
     send()
     wait_until(lambda: sum(delivered for _, delivered, _ in relays(bench)) >= wanted, 120,
                "all events are delivered", pause=0.01)
     elapsed = time.monotonic() - start
-    used = sum(seconds(pid) for pid, _, _ in before) - used
-    return Work(used / events / count * 1e6, events / elapsed)
+    used = sum(processor_time(pid) for pid, _, _ in before) - used
+    return Work(used / events / count / 1e3, events / elapsed)
 
 
 def backlog(bench: Bench, count: int, events: int) -> Work:

@@ -41,13 +41,12 @@ def held_snapshot(bench: Bench) -> Iterator[None]:
         session.execute("COMMIT")
 
 
-def dead_tuples(bench: Bench, schema: str, table: str = "%") -> int:
-    """Includes dead tuples of the TOAST table."""
+def dead_tuples(bench: Bench, tables: str) -> int:
+    """Of the tables that the condition on pg_class c selects, and their TOAST tables."""
     return bench.sql.execute(
-        "SELECT sum((pgstattuple(coalesce(t.oid, c.oid))).dead_tuple_count)::bigint FROM pg_class AS c "
+        "SELECT coalesce(sum((pgstattuple(coalesce(t.oid, c.oid))).dead_tuple_count), 0)::bigint FROM pg_class AS c "
         "CROSS JOIN LATERAL (VALUES (c.oid), (nullif(c.reltoastrelid, 0))) AS t(oid) "
-        "WHERE t.oid IS NOT NULL AND c.relkind = 'r' AND c.relnamespace = %s::regnamespace "
-        "AND c.relname LIKE %s", [schema, table]).fetchone()[0]
+        f"WHERE t.oid IS NOT NULL AND c.relkind = 'r' AND ({tables})").fetchone()[0]
 
 
 def log(bench: Bench, seconds: int) -> Run:
@@ -64,7 +63,7 @@ def log(bench: Bench, seconds: int) -> Run:
             if program.returncode != 0 or result["missing"]:
                 raise RuntimeError(f"the latency program failed: {result}")
             return Run(result["rate"], result["since_commit_sent"]["p99"] / 1000,
-                       dead_tuples(bench, "outbox"))
+                       dead_tuples(bench, "c.relnamespace = 'outbox'::regnamespace"))
 
 
 def insert(bench: Bench, statement: str, seconds: int) -> float:
@@ -94,7 +93,7 @@ def outbox_table(bench: Bench, seconds: int) -> Run:
     bench.sql.execute("TRUNCATE app_outbox")
     rate, p99 = beside(bench, INSERT, seconds, "seed_relay", bench.cluster.conninfo(), "batch",
                        str(seconds), "follow")
-    return Run(rate, p99, dead_tuples(bench, "public", "app_outbox"))
+    return Run(rate, p99, dead_tuples(bench, "c.oid = 'app_outbox'::regclass"))
 
 
 def pgq(bench: Bench, seconds: int) -> Run:
@@ -102,7 +101,7 @@ def pgq(bench: Bench, seconds: int) -> Run:
     rate, p99 = beside(bench, PGQ_INSERT, seconds, "pgq_consumer", bench.cluster.conninfo(), "bench",
                        "bench", str(seconds))
     bench.sql.execute("SELECT pgq.unregister_consumer('bench', 'bench')")
-    return Run(rate, p99, dead_tuples(bench, "pgq"))
+    return Run(rate, p99, dead_tuples(bench, "c.relnamespace = 'pgq'::regnamespace"))
 
 
 def measure(bench: Bench) -> Figure:

@@ -43,6 +43,17 @@ def stage(root: Path, pg_config: Path) -> None:
                     f"DESTDIR={root}/stage"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def completed(bench: Bench) -> int:
+    return bench.sql.execute("SELECT count(*) FROM ulak.queue WHERE status = 'completed'").fetchone()[0]
+
+
+def send(bench: Bench, messages: int, endpoint: str, body: str) -> None:
+    with bench.sql.transaction():  # its workers see all messages at once, and with statistics
+        for _ in range(0, messages, BATCH):
+            bench.sql.execute("SELECT ulak.send_batch(%s, array_fill(%s::jsonb, ARRAY[%s]))", [endpoint, body, BATCH])
+        bench.sql.execute("ANALYZE ulak.queue")
+
+
 @dataclass
 class Broker:
     name: str
@@ -74,22 +85,16 @@ class Rounds:
         self.bench.fill(self.events, 100, size=200)
         return drain(self.bench, self.events, pause=0.02, **self.broker.ours(port)).rate
 
-    def completed(self) -> int:
-        return self.bench.sql.execute("SELECT count(*) FROM ulak.queue WHERE status = 'completed'").fetchone()[0]
-
     def theirs(self, port: int, events: int) -> float:
         sql = self.bench.sql
         sql.execute("TRUNCATE ulak.queue")
         sql.execute("SELECT ulak.create_endpoint('peer', %s, %s::jsonb)",
                     [self.broker.protocol, self.broker.theirs(port)])
         try:
-            with sql.transaction():  # its workers see all messages at once, and with statistics
-                for _ in range(0, events, BATCH):
-                    sql.execute("SELECT ulak.send_batch('peer', array_fill(%s::jsonb, ARRAY[%s]))", [payload(200), BATCH])
-                sql.execute("ANALYZE ulak.queue")
-            wait_until(lambda: self.completed() > 0, 60, "ulak has delivered a message")
-            first, since = self.completed(), time.monotonic()
-            wait_until(lambda: self.completed() >= events, 300, "ulak has delivered all messages", pause=0.1)
+            send(self.bench, events, "peer", payload(200))
+            wait_until(lambda: completed(self.bench) > 0, 60, "ulak has delivered a message")
+            first, since = completed(self.bench), time.monotonic()
+            wait_until(lambda: completed(self.bench) >= events, 300, "ulak has delivered all messages", pause=0.1)
             return (events - first) / (time.monotonic() - since)
         finally:
             sql.execute("TRUNCATE ulak.queue")

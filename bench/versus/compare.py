@@ -16,11 +16,12 @@ import psycopg
 from cluster import Cluster
 from debezium import SETTINGS as FOR_DEBEZIUM
 from figures.enqueue import run_script
-from figures.held_snapshot import held_snapshot
+from figures.held_snapshot import dead_tuples, held_snapshot
+from figures.wal import position_of_wal
 from outbox_relay import native_edition, sql_edition
 from versus import debezium, jobs, ours, queues, tables, ulak
 from versus.peer import CHANGE, PAYLOAD, RATE, SESSIONS, Peer
-from workload import Bench, Unavailable, wait_until
+from workload import ACCOUNTS, Bench, Unavailable, wait_until
 
 DEBEZIUM = "https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html"
 ENQUEUE = "SELECT outbox.enqueue('account', {id}, 'AccountChanged', {payload}::jsonb, 1)"
@@ -132,21 +133,18 @@ class Comparison:
         peer.clear()
         with peer.deliver() as consumer:
             peer.bench.sql.execute("CHECKPOINT")
-            before = self.wal_position()
+            before = position_of_wal(self.bench)
             self.commit(peer, ["-c", "8", "-j", "2", "-t", str(events // 8)])
             wait_until(lambda: consumer.count() >= events, 120, f"{peer.name} has consumed {events} events")
             time.sleep(1)  # for what follows: marks, cursors, tables that are emptied
-            used = self.wal_position() - before
+            used = position_of_wal(self.bench) - before
         peer.clear()
         return used / events
-
-    def wal_position(self) -> int:
-        return int(self.bench.sql.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()[0])
 
     def commit(self, peer: Peer, arguments: list[str]) -> int:
         """Returns the number of events."""
         script = self.bench.cluster.root / "commit.sql"
-        script.write_text("\\set id random(1, 10000)\n" + peer.call.format(id=":id::text", payload=":payload") + ";\n")
+        script.write_text(f"\\set id random(1, {ACCOUNTS})\n" + peer.call.format(id=":id::text", payload=":payload") + ";\n")
         report = peer.bench.pgbench(["-M", "prepared", "-D", f"payload={PAYLOAD}", "-f", script, *arguments])
         return int(re.search(r"actually processed: (\d+)", report).group(1))
 
@@ -165,15 +163,9 @@ class Comparison:
                 time.sleep(0.05)
             delivered = consumer.count() / (time.monotonic() - start)
             if hold:
-                self.dead[peer.name] = self.dead_tuples(peer)
+                self.dead[peer.name] = dead_tuples(peer.bench, peer.tables())
         peer.clear()
         return delivered
-
-    def dead_tuples(self, peer: Peer) -> int:
-        return peer.bench.sql.execute(
-            "SELECT coalesce(sum((pgstattuple(coalesce(t.oid, c.oid))).dead_tuple_count), 0)::bigint FROM pg_class AS c "
-            "CROSS JOIN LATERAL (VALUES (c.oid), (nullif(c.reltoastrelid, 0))) AS t(oid) "
-            f"WHERE t.oid IS NOT NULL AND c.relkind = 'r' AND ({peer.tables()})").fetchone()[0]
 
     # -- all of them --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import debezium
-from versus.peer import Consumer, Process, Queue, rate_of
+from versus.peer import Consumer, Process, rate_of
 from versus.tables import Table
 from workload import Unavailable, wait_until
 
@@ -21,7 +21,7 @@ MESSAGES = {name: None for name in (
 
 
 @dataclass
-class Engine(Queue):
+class Engine(Table):
     options: dict[str, str | None] = field(default_factory=dict)
     started: ClassVar[int] = 0  # engines, which have a directory each
 
@@ -29,7 +29,7 @@ class Engine(Queue):
         debezium.installed(self.bench, "debezium")
 
     def prepare(self) -> None:
-        Table.prepare(self)
+        super().prepare()
         self.bench.sql.execute("DROP PUBLICATION IF EXISTS debezium")
         self.bench.sql.execute("CREATE PUBLICATION debezium FOR TABLE app_outbox WITH (publish = 'insert')")
 
@@ -37,7 +37,7 @@ class Engine(Queue):
         wait_until(lambda: self.bench.sql.execute("SELECT FROM pg_replication_slots WHERE active").rowcount == 0, 30,
                    "the slot is free")
         self.bench.sql.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
-        self.bench.sql.execute("TRUNCATE app_outbox")
+        super().clear()
 
     def command(self) -> list:
         Engine.started += 1
@@ -67,6 +67,3 @@ class Engine(Queue):
 
     def goodput(self, events: int) -> float:
         raise Unavailable("Debezium's engine does not try an event again: that is the program's, and all behind it waits")
-
-    def tables(self) -> str:
-        return "c.relname = 'app_outbox'"

@@ -169,6 +169,15 @@ class Queue(Peer):
         return json.loads(output)
 
 
+class LoopInCpp(Queue):
+    """Its consumer is the program peer_consumer."""
+
+    kind = ""  # the first argument
+
+    def command(self) -> list:
+        return [self.bench.programs / "peer_consumer", self.kind, self.bench.cluster.conninfo()]
+
+
 def memory(processes: list[int]) -> float:
     """Returns MiB that belong to these processes alone, of files and shared memory not counted."""
     total = 0

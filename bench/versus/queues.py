@@ -5,13 +5,15 @@ import subprocess
 from pathlib import Path
 
 from figures.enqueue import tables_of_pgq
-from versus.peer import PAYLOAD, Queue
+from versus.peer import PAYLOAD, LoopInCpp
 from workload import Unavailable
 
 CHUNK = 10_000  # events between two ticks of PgQ
 
 
-class PgQ(Queue):
+class PgQ(LoopInCpp):
+    kind = "pgq"
+
     def prepare(self) -> None:
         self.bench.sql.execute("CREATE EXTENSION pgq")
         self.bench.sql.execute("SELECT pgq.create_queue('bench'), pgq.register_consumer('bench', 'bench')")
@@ -30,14 +32,13 @@ class PgQ(Queue):
                                    "FROM generate_series(1, %s)", [PAYLOAD, CHUNK])
             self.bench.sql.execute("SELECT pgq.force_tick('bench'), pgq.ticker('bench')")
 
-    def command(self) -> list:
-        return [self.bench.programs / "peer_consumer", "pgq", self.bench.cluster.conninfo()]
-
     def tables(self) -> str:
         return "c.relnamespace = 'pgq'::regnamespace"
 
 
-class Pgmq(Queue):
+class Pgmq(LoopInCpp):
+    kind = "pgmq"
+
     def stage(self) -> None:
         source = os.environ.get("OUTBOX_BENCH_PGMQ")
         if source is None:
@@ -52,9 +53,6 @@ class Pgmq(Queue):
 
     def clear(self) -> None:
         self.bench.sql.execute("SELECT pgmq.purge_queue('bench')")
-
-    def command(self) -> list:
-        return [self.bench.programs / "peer_consumer", "pgmq", self.bench.cluster.conninfo()]
 
     def tables(self) -> str:
         return "c.relname = 'q_bench'"

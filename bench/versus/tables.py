@@ -1,13 +1,15 @@
 """The relay of an outbox table, as the usual recipe has it: SKIP LOCKED, and NOTIFY or not."""
 
 from figures.enqueue import OUTBOX_TABLE
-from versus.peer import Queue
+from versus.peer import LoopInCpp
 
 INSERT = ("INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
           "VALUES (gen_random_uuid(), 'account', {id}, 'AccountChanged', 1, {payload}::text::bytea)")
 
 
-class Table(Queue):
+class Table(LoopInCpp):
+    kind = "table"
+
     def prepare(self) -> None:
         if self.bench.sql.execute("SELECT to_regclass('app_outbox')").fetchone()[0] is None:
             self.bench.sql.execute(OUTBOX_TABLE)
@@ -15,16 +17,12 @@ class Table(Queue):
     def clear(self) -> None:
         self.bench.sql.execute("TRUNCATE app_outbox")
 
-    def command(self) -> list:
-        return [self.bench.programs / "peer_consumer", "table", self.bench.cluster.conninfo()]
-
     def tables(self) -> str:
         return "c.relname = 'app_outbox'"
 
 
 class NotifiedTable(Table):
-    def command(self) -> list:
-        return [self.bench.programs / "peer_consumer", "table-notified", self.bench.cluster.conninfo()]
+    kind = "table-notified"
 
 
 NOTIFYING = f"WITH event AS ({INSERT}) SELECT pg_notify('app_outbox', '')"

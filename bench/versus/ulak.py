@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from figures.drain_http import nginx
 from figures.impaired import receivers
 from figures.latency import SESSIONS
+from figures.ulak import completed, send
 from versus.peer import AT_ONCE, PAYLOAD, RATE, Consumer, Peer, rate_of
 from workload import Unavailable
 
@@ -44,13 +45,10 @@ class Ulak(Peer):
             "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'ulak%' OR application_name LIKE 'ulak%'").fetchall()]
 
     def completed(self) -> int:
-        return self.bench.sql.execute("SELECT count(*) FROM ulak.queue WHERE status = 'completed'").fetchone()[0]
+        return completed(self.bench)
 
     def fill(self, events: int, endpoint: str = "peer") -> None:
-        with self.bench.sql.transaction():  # its workers see all messages at once
-            for _ in range(events // 1000):
-                self.bench.sql.execute("SELECT ulak.send_batch(%s, array_fill(%s::jsonb, ARRAY[1000]))", [endpoint, PAYLOAD])
-            self.bench.sql.execute("ANALYZE ulak.queue")
+        send(self.bench, events, endpoint, PAYLOAD)
 
     def drain(self, events: int) -> tuple[float, float]:
         self.fill(events)
