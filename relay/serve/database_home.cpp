@@ -298,6 +298,7 @@ void DatabaseHome::take_beat(Answer answer) {
         process_.log.info(
             {.database = config_.name}, direct_ ? "connected" : "connected through a pooler",
             "pg_outbox " + settings_.version + ", edition " + settings_.edition + '.');
+        maintains_ = true;  // until the database says that its keeper does
         maintain_at_ = 0;
     }
     follow_beat(*beat);
@@ -599,12 +600,15 @@ void DatabaseHome::maintain() {
     statement.done = [this](Answer answer) {
         maintaining_ = false;
         maintained_at_ = process_.clock.now();
-        std::optional<double> pause = answer.ok ? answer.rows.number(0, 0) : 10.0;
+        const std::optional<double> pause = answer.ok ? answer.rows.number(0, 0) : 10.0;
         maintains_ = pause.has_value();
         if (maintains_)
-            maintain_at_ =
-                std::min(maintain_at_,
-                         maintained_at_ + static_cast<Micros>(std::clamp(*pause, 0.1, 60.0) * 1e6));
+            maintain_soon(static_cast<Micros>(std::clamp(*pause, 0.1, 60.0) * 1e6));
+        else
+            maintain_at_ = never;
+        if (!answer.ok && !answer.connection_lost() && trouble_lines_.take(maintained_at_))
+            process_.log.warning({.database = config_.name}, "could not maintain the log",
+                                 answer.error);
     };
     sessions_.run(std::move(statement), SessionPool::Urgency::writes);
 }

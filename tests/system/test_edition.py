@@ -13,6 +13,7 @@ from psycopg import errors, sql
 
 from cluster import Cluster, Installation, MakeCluster
 from database import Database, NewDatabase, create_database
+from outbox_relay import OutboxRelay
 from waiting import wait_until
 
 # In the extension only.
@@ -643,6 +644,33 @@ def test_a_backfill_goes_on_with_the_upkeep(edition: Site) -> None:
     assert edition.value("SELECT state FROM outbox.backfill_progress") == "finished"
     snapshots = "SELECT count(DISTINCT aggregate_id) FROM outbox.event WHERE event_type = 'TSnapshot' AND headers ->> 'snapshot' = 'true'"
     assert edition.value(snapshots) == 19
+
+
+def test_a_backfill_that_starts_during_the_first_upkeep_does_not_wait_for_the_next(edition: Site) -> None:
+    edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "null:"}')""")
+    edition.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); SELECT outbox.capture('t')")
+    # It waits after its look for backfills.
+    edition.execute("ALTER FUNCTION outbox_internal.maintain() SET lock_timeout = 0")
+    edition.execute(
+        "CREATE OR REPLACE FUNCTION outbox_internal.empty_when_due() RETURNS double precision LANGUAGE plpgsql"
+        " AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN 3600; END'"
+    )
+    relay = OutboxRelay(edition.cluster, edition.database.name, user=edition.role)
+    try:
+        with edition.connect() as other, other.transaction():
+            other.execute("SELECT pg_advisory_xact_lock(1)")
+            relay.start()
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND query LIKE '%relay_maintain%' AND wait_event = 'advisory'"
+            )
+            wait_until(lambda: edition.database.value(waiting), what="the upkeep to wait for the lock")
+            edition.execute("SELECT outbox.backfill('t')")
+        # Without news it looks once a minute.
+        state = "SELECT state FROM outbox.backfill_progress"
+        wait_until(lambda: edition.value(state), lambda state: state == "finished", timeout=30, what="the backfill to finish")
+    finally:
+        relay.close()
 
 
 def test_a_snapshot_from_before_a_capture_or_view_must_be_renewed(edition: Site) -> None:
