@@ -23,9 +23,10 @@ void HttpClient::watch(int descriptor) noexcept {
         epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
 }
 
-void HttpClient::use(TransportConfig config, std::unique_ptr<Credentials> credentials) {
+void HttpClient::use(TransportConfig config, std::unique_ptr<Credentials> credentials,
+                     CreateTransport create) {
     secret_ = secret_in(config.authorization);
-    transport_ = create_transport(std::move(config));
+    transport_ = create(std::move(config));
     credentials_ = std::move(credentials);
     watch(transport_->descriptor());
     if (credentials_ != nullptr)

@@ -23,7 +23,8 @@ class HttpClient {
     HttpClient& operator=(const HttpClient&) = delete;
 
     // `credentials` is nullptr if requests need none, or only fixed ones.
-    void use(TransportConfig config, std::unique_ptr<Credentials> credentials);
+    void use(TransportConfig config, std::unique_ptr<Credentials> credentials,
+             CreateTransport create = create_transport);
     // Makes descriptor() readable when this descriptor is. Its owner closes it.
     void watch(int descriptor) noexcept;
 

@@ -56,7 +56,7 @@ LateTls::LateTls(const TransportConfig& config, std::size_t max_input)
 
 LateTls::~LateTls() = default;
 
-std::optional<std::string> LateTls::start() {
+std::optional<std::string> LateTls::start(std::string_view protocols) {
     ERR_clear_error();
     ssl_.reset();
     is_ready_ = has_more_ = false;
@@ -89,6 +89,10 @@ std::optional<std::string> LateTls::start() {
     BIO_set_mem_eof_return(to_peer_, -1);
     SSL_set_bio(ssl_.get(), from_peer_, to_peer_);
     SSL_set_connect_state(ssl_.get());
+    if (!protocols.empty() &&
+        SSL_set_alpn_protos(ssl_.get(), reinterpret_cast<const unsigned char*>(protocols.data()),
+                            static_cast<unsigned>(protocols.size())) != 0)
+        throw std::bad_alloc();
     if (!set_host())
         return "TLS cannot use the host \"" + config_.url.host + '"';
     has_more_ = true;  // the first message of the handshake
@@ -137,6 +141,13 @@ std::optional<std::string> LateTls::set_client_certificate() {
         SSL_CTX_check_private_key(context_.get()) != 1)
         return "private_key of the user mapping: " + last_error();
     return std::nullopt;
+}
+
+std::string_view LateTls::protocol() const noexcept {
+    const unsigned char* name = nullptr;
+    unsigned size = 0;
+    SSL_get0_alpn_selected(ssl_.get(), &name, &size);
+    return {reinterpret_cast<const char*>(name), size};
 }
 
 bool LateTls::set_host() {

@@ -33,13 +33,15 @@ class LateTls {
     // These may throw std::bad_alloc.
 
     // Returns std::nullopt, or the reason why there can be no TLS, which concerns the destination.
-    std::optional<std::string> start();
+    // `protocols` are offered to the peer, as in RFC 7301: each with its length before it.
+    std::optional<std::string> start(std::string_view protocols = {});
     // Returns false if the connection is unusable: error() says why.
     bool step(Stream& stream);
     // Encrypts output() and does not read. Until is_ready() it does nothing.
     bool flush(Stream& stream);
 
     bool is_ready() const noexcept { return is_ready_; }  // the handshake is complete
+    std::string_view protocol() const noexcept;           // that the peer has chosen, or empty
     // True if step() has something to do though nothing arrives.
     bool has_more() const noexcept { return has_more_; }
     const std::string& error() const noexcept { return error_; }

@@ -4,6 +4,8 @@
 //                     offers it
 //   direct_transport  http: libcurl connects, and our own code exchanges requests and answers, at a
 //                     third of the cost per request (docs/performance.md)
+//   http2_transport   https, for many small requests: HTTP/2 in our own code, and libcurl for servers
+//                     that have only HTTP/1.1
 #pragma once
 
 #include <memory>
@@ -67,8 +69,13 @@ std::string host_header(const Url& url);
 // Returns the error of a request that took too long. Only a destination's limit is its option.
 std::string late_answer(const TransportConfig& config);
 
+using CreateTransport = std::unique_ptr<Transport> (*)(TransportConfig config);
+
 // Chooses the transport by the scheme of the URL.
 std::unique_ptr<Transport> create_transport(TransportConfig config);
+
+// The same, for destinations with a request for each event.
+std::unique_ptr<Transport> create_transport_for_many(TransportConfig config);
 
 std::unique_ptr<Transport> create_curl_transport(TransportConfig config);
 std::unique_ptr<Transport> create_direct_transport(TransportConfig config);

@@ -14,10 +14,10 @@ RequestSink::RequestSink(const Clock& clock, TransportOptions options)
 }
 
 void RequestSink::use(std::string url, std::unique_ptr<Credentials> credentials,
-                      std::string authorization) {
+                      std::string authorization, CreateTransport create) {
     TransportConfig config = transport_config(options_, clock_, std::move(url), exchanges_.size());
     config.authorization = std::move(authorization);
-    client_.use(std::move(config), std::move(credentials));
+    client_.use(std::move(config), std::move(credentials), create);
 }
 
 Micros RequestSink::deadline() const noexcept {

@@ -25,7 +25,7 @@ class RequestSink : public Sink {
     // Sets the URL of requests. `credentials` is nullptr if there are none, or only fixed ones.
     // `authorization` is added to each request unless it is empty.
     void use(std::string url, std::unique_ptr<Credentials> credentials,
-             std::string authorization = "");
+             std::string authorization = "", CreateTransport create = create_transport);
 
     const Clock& clock() const { return clock_; }
     std::size_t connections() const noexcept { return options_.max_connections; }

@@ -39,7 +39,8 @@ class HttpSink final : public RequestSink {
           pauses_if_gone_(options.pauses_if_gone),
           signer_(WebhookSigner::create(options.signing_secrets, options.signing_keys)),
           requests_(options.format, options.source, options.headers, can_sign(signer_)) {
-        use(options.url, nullptr, authorization_of(options, requests_.authorization()));
+        use(options.url, nullptr, authorization_of(options, requests_.authorization()),
+            create_transport_for_many);
     }
 
     Capabilities capabilities() const noexcept override {

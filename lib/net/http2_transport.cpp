@@ -1,0 +1,165 @@
+// The transport for https if many small requests go to one server that offers HTTP/2: requests go side
+// by side in our own code, over connections of net/http2_connection. That costs a third of what
+// libcurl's multi interface does (docs/decisions/031-own-http2-exchange.md).
+//
+// libcurl's transport gets everything else: all requests if the server chooses HTTP/1.1, and those
+// for which TLS fails, so that it says why.
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "net/http2_connection.hpp"
+#include "net/transport.hpp"
+
+namespace outbox {
+
+namespace {
+
+class Http2Transport final : public Transport {
+  public:
+    explicit Http2Transport(TransportConfig config)
+        : config_(std::move(config)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+
+    ~Http2Transport() override {
+        if (epoll_ >= 0)
+            close(epoll_);
+    }
+
+    int descriptor() const noexcept override { return epoll_; }
+
+    Micros deadline() const noexcept override {
+        if (!failed_.empty() || (!waiting_.empty() && (can_open() || has_room())))
+            return 0;
+        Micros first = waiting_.empty() ? never : waiting_.front().deadline;
+        for (const auto& connection : connections_)
+            first = std::min(first, connection->deadline());
+        return other_ == nullptr ? first : std::min(first, other_->deadline());
+    }
+
+    void send(Exchange& exchange) override {
+        if (uses_other_)
+            other_->send(exchange);
+        else
+            waiting_.push_back({&exchange, config_.clock.now() + config_.request_timeout});
+    }
+
+    void step(Micros now, std::vector<Exchange*>& done) override {
+        start_waiting();
+        for (const auto& connection : connections_)
+            connection->step(now, done, again_);
+        // The others that wait came later.
+        waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
+        again_.clear();
+        std::erase_if(connections_,
+                      [this](const auto& connection) { return has_ended(*connection); });
+        expire(now);
+        done.insert(done.end(), failed_.begin(), failed_.end());
+        failed_.clear();
+        if (other_ != nullptr)
+            other_->step(now, done);
+    }
+
+  private:
+    bool has_room() const noexcept {
+        return std::any_of(connections_.begin(), connections_.end(),
+                           [](const auto& connection) { return connection->has_room(); });
+    }
+
+    bool can_open() const noexcept {
+        const auto connecting = [](const auto& connection) {
+            return connection->state() == Http2Connection::State::connecting;
+        };
+        return !uses_other_ && connections_.size() < config_.max_connections &&
+               std::none_of(connections_.begin(), connections_.end(), connecting);
+    }
+
+    void start_waiting() {
+        for (const auto& connection : connections_)
+            for (; !waiting_.empty() && connection->has_room(); waiting_.pop_front())
+                connection->start(waiting_.front());
+        if (!waiting_.empty() && can_open())
+            open();
+    }
+
+    void open() {
+        connections_.push_back(std::make_unique<Http2Connection>(config_));
+        watch(connections_.back()->descriptor());
+    }
+
+    // Who closes the descriptor ends this.
+    void watch(int descriptor) noexcept {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
+    }
+
+    bool has_ended(const Http2Connection& connection) {
+        switch (connection.state()) {
+            case Http2Connection::State::connecting:
+            case Http2Connection::State::open:
+                return false;
+            case Http2Connection::State::without_tls:
+                use_other();
+                return true;
+            case Http2Connection::State::other_protocol:
+                use_other();
+                uses_other_ = true;
+                return true;
+            case Http2Connection::State::unreachable:
+                fail_waiting(connection);
+                return true;
+            case Http2Connection::State::closed:
+                return true;
+        }
+        return true;
+    }
+
+    void use_other() {
+        if (other_ == nullptr) {
+            other_ = create_curl_transport(config_);
+            watch(other_->descriptor());
+        }
+        for (; !waiting_.empty(); waiting_.pop_front())
+            other_->send(*waiting_.front().exchange);
+    }
+
+    void fail_waiting(const Http2Connection& connection) {
+        for (; !waiting_.empty(); waiting_.pop_front()) {
+            waiting_.front().exchange->scope = connection.scope();
+            fail(connection.failure());
+        }
+    }
+
+    void expire(Micros now) {
+        for (; !waiting_.empty() && now >= waiting_.front().deadline; waiting_.pop_front())
+            fail(late_answer(config_));
+    }
+
+    void fail(std::string why) {
+        waiting_.front().exchange->fail(std::move(why));
+        failed_.push_back(waiting_.front().exchange);
+    }
+
+    const TransportConfig config_;
+    const int epoll_;
+    std::deque<Http2Request> waiting_;  // earliest deadline first
+    std::vector<Http2Request> again_;
+    std::vector<Exchange*> failed_;
+    bool uses_other_ = false;  // for all requests
+    std::unique_ptr<Transport> other_;
+    std::vector<std::unique_ptr<Http2Connection>> connections_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> create_transport_for_many(TransportConfig config) {
+    if (config.url.scheme != "https")
+        return create_direct_transport(std::move(config));
+    if (!is_host_name(config.url.host))  // libcurl says what it is
+        return create_curl_transport(std::move(config));
+    return std::make_unique<Http2Transport>(std::move(config));
+}
+
+}  // namespace outbox
