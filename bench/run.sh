@@ -6,7 +6,7 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${OUTBOX_BUILD:-$root/build}
 version=15
-packages="cmake ninja-build g++ pkg-config libpq-dev libcurl4-openssl-dev libssl-dev librdkafka-dev libmosquitto-dev mosquitto librabbitmq-dev rabbitmq-server libnats-dev nats-server libhiredis-dev
+packages="cmake ninja-build g++ pkg-config libpq-dev libcurl4-openssl-dev libnghttp2-dev libssl-dev librdkafka-dev libmosquitto-dev mosquitto librabbitmq-dev rabbitmq-server libnats-dev nats-server libhiredis-dev
     postgresql-$version postgresql-server-dev-$version postgresql-$version-pgq3
     nginx-light wrk nghttp2-client redis-server python3 python3-psycopg python3-matplotlib"
 

@@ -29,7 +29,7 @@ need_packages() {
 }
 
 pg_major=${OUTBOX_PG_MAJOR:-15} # of the packages; another server is chosen by PG_CONFIG
-build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libjsoncpp-dev libssl-dev libcli11-dev
+build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libnghttp2-dev libjsoncpp-dev libssl-dev libcli11-dev
     libtomlplusplus-dev libncurses-dev libcpp-httplib-dev "postgresql-$pg_major" "postgresql-server-dev-$pg_major" "postgresql-client-$pg_major")
 
 # Prints the last line of what the build says, or more if it fails.

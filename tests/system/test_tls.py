@@ -29,6 +29,7 @@ http {{
         listen 127.0.0.1:{port} ssl {http2};
         ssl_certificate {root}/server.crt; ssl_certificate_key {root}/server.key;
         {clients}
+        keepalive_requests {requests};
         location /events {{ {pace} proxy_pass http://unix:{root}/backend; }}
         location /early {{ return 204; }}
         location /moved {{ return 307 /early; }}
@@ -52,7 +53,7 @@ class Request(NamedTuple):
 class TlsServer(nginx.Nginx):
     """An nginx with a certificate for 127.0.0.1, signed by `authority`."""
 
-    def __init__(self, http2: bool, clients: bool) -> None:
+    def __init__(self, http2: bool, clients: bool, requests: int) -> None:
         root = make_directory("tls")
         self.certificates = make_certificates(root)
         self.authority = self.certificates.authority
@@ -60,7 +61,7 @@ class TlsServer(nginx.Nginx):
         pace = "" if http2 else "limit_req zone=slow burst=1000;"
         # The authority has signed the certificate of the server only; a client may have the same.
         verify = f"ssl_verify_client on; ssl_client_certificate {self.authority};" if clients else ""
-        super().__init__(CONFIGURATION, root, http2="http2" if http2 else "", pace=pace, clients=verify)
+        super().__init__(CONFIGURATION, root, http2="http2" if http2 else "", pace=pace, clients=verify, requests=requests)
 
     def url(self, host: str = "127.0.0.1", path: str = "events") -> str:
         return f"https://{host}:{self.port}/{path}"
@@ -84,8 +85,8 @@ def tls_server(http: None) -> Iterator[Callable[..., TlsServer]]:
         pytest.skip("NOT TESTED: nginx is not installed")
     servers: list[TlsServer] = []
 
-    def start(*, http2: bool = True, clients: bool = False) -> TlsServer:
-        servers.append(TlsServer(http2, clients))
+    def start(*, http2: bool = True, clients: bool = False, requests: int = 100_000) -> TlsServer:
+        servers.append(TlsServer(http2, clients, requests))
         return servers[-1]
 
     yield start
@@ -116,6 +117,27 @@ def test_events_arrive_over_tls_in_order_of_their_keys(
         assert len({request.connection for request in requests}) == 1
     else:  # 16 at one time (CURLMOPT_MAX_TOTAL_CONNECTIONS); on a busy machine libcurl replaces some
         assert 1 < len({request.connection for request in requests}) < 100
+
+
+@pytest.mark.parametrize("http2", [True, False], ids=["http2", "http1"])
+def test_a_server_may_end_each_connection_after_a_few_requests(
+    database: Database, tls_server: Callable[..., TlsServer], http2: bool
+) -> None:
+    """As nginx does, by default after a thousand: no request fails for that, and keys stay in order."""
+    server = tls_server(http2=http2, requests=30)
+    database.add_destination("d", server.url(), ca_file=server.authority)
+    ids = []
+    with database.connection.transaction():
+        for first in (1, 11, 21):
+            for key in range(20):
+                ids += database.enqueue(f"k{key}", 10, first=first)
+    database.wait_published(600)
+    requests = server.wait_for(ids)
+    for key in range(20):
+        versions = [request.version for request in requests if request.subject == f"k{key}"]
+        assert versions == list(range(1, 31))
+    assert len({request.connection for request in requests}) >= 20
+    assert database.status()["failures"] == 0
 
 
 def test_a_server_may_answer_before_it_has_read_the_request(
