@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import pytest
 
+import nginx
 from cluster import Installation
 from database import Database
 
@@ -29,7 +30,7 @@ from .aws_sinks import (
     SqsStandardSink,
 )
 from .aws_streams import EventBridgeSink, KinesisSink
-from .http_sink import HttpSink
+from .http_sink import Http2Sink, HttpSink
 from .kafka_server import KafkaServer, kafka
 from .kafka_sink import KafkaSink
 from .mqtt_server import Mosquitto, MqttServer, mochi, mosquitto
@@ -48,7 +49,7 @@ from .sink import ABILITIES, Sink
 servers.add_clients_to_path()
 
 SINKS: list[type[Sink]] = [
-    HttpSink, PostgresqlSink, KafkaSink, RabbitmqSink, NatsSink, RedisSink, MqttSink, MqttQos2Sink, PubSubSink,
+    HttpSink, Http2Sink, PostgresqlSink, KafkaSink, RabbitmqSink, NatsSink, RedisSink, MqttSink, MqttQos2Sink, PubSubSink,
     SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink, KinesisSink,
     EventBridgeSink,
 ]  # fmt: skip
@@ -96,6 +97,12 @@ def sink(database: Database, make_sink: MakeSink, request: pytest.FixtureRequest
 # -------------------------------------------------------------------------------------------------
 # Servers
 # -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def nginx_installed() -> None:
+    if not nginx.PROGRAM.exists():
+        pytest.skip("NOT TESTED: nginx is not installed")
 
 
 AnyServer = TypeVar("AnyServer")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import nginx
+from certificates import make_certificates
+from cluster import make_directory
 from database import Database
 from receiver import Behaviour, Event, Receiver, Request, answer, events_of
 
@@ -54,6 +57,45 @@ class HttpSink(Sink):
 
     def refuse_credentials(self) -> Behaviour:
         return answer(401)
+
+
+class Http2Sink(HttpSink):
+    """Over TLS and HTTP/2: nginx passes requests on to the proxy, and answers 502 where that ends a connection."""
+
+    name = "http2"
+    server = "nginx_installed"
+
+    CONFIGURATION = """
+    {main}
+    events {{ }}
+    http {{
+        access_log off;
+        client_max_body_size 100m;
+        {paths}
+        server {{
+            listen 127.0.0.1:{port} ssl http2;
+            ssl_certificate {root}/server.crt; ssl_certificate_key {root}/server.key;
+            proxy_http_version 1.1; proxy_next_upstream off;
+            location / {{ proxy_pass {url}; }}
+        }}
+    }}
+    """
+
+    def __init__(self, database: Database, _: None) -> None:
+        super().__init__(database)
+        root = make_directory("http2")
+        self.authority = make_certificates(root).authority
+        self.nginx = nginx.Nginx(self.CONFIGURATION, root, url=self.proxy.url())
+
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.nginx.port}/events"
+
+    def options(self) -> dict[str, str]:
+        return {"ca_file": self.authority}
+
+    def close(self) -> None:
+        self.nginx.close()
+        super().close()
 
 
 def message_of_event(event: Event) -> Message:
