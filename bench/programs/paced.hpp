@@ -106,10 +106,11 @@ inline void print_percentiles(const char* name, std::vector<double>& values) {
 inline void print(const Run& run, Time start) {
     const auto micros = [](Clock::duration d) { return duration<double, std::micro>(d).count(); };
     std::vector<double> since_sent, since_returned, commits;
-    Time last = start;
+    Time last = start, last_arrival = start;
     for (const Event& event : run.events) {
-        last = std::max(last, event.returned);
         const Time arrived = event.arrived;
+        last = std::max(last, event.returned);
+        last_arrival = std::max(last_arrival, arrived);
         if (arrived == Time{} || event.sent < start + std::chrono::seconds(1))
             continue;
         since_sent.push_back(micros(arrived - event.sent));
@@ -122,8 +123,11 @@ inline void print(const Run& run, Time start) {
     print_percentiles("since_commit_sent", since_sent);
     print_percentiles("since_commit_returned", since_returned);
     print_percentiles("commit", commits);
-    std::printf("\"rate\": %.1f, \"missing\": %zu, \"repeated\": %zu}\n",
-                static_cast<double>(run.events.size()) / duration<double>(last - start).count(),
+    const auto rate_until = [&](std::size_t events, Time end) {
+        return static_cast<double>(events) / duration<double>(end - start).count();
+    };
+    std::printf("\"rate\": %.1f, \"arrival_rate\": %.1f, \"missing\": %zu, \"repeated\": %zu}\n",
+                rate_until(run.events.size(), last), rate_until(run.arrivals, last_arrival),
                 run.wanted - run.arrivals, run.repeated.load());
 }
 
