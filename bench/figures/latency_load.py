@@ -18,9 +18,12 @@ AT_SHARE = Goal(20, 10, less_is_better=True)
 
 
 def run(bench: Bench, rate: int, seconds: float) -> dict:
+    def once() -> dict:
+        bench.clear_log()  # of a run that was disturbed, too
+        return sample(bench, seconds, rate=rate, sessions=SESSIONS)
+
     bench.sql.execute("CHECKPOINT")
-    bench.clear_log()
-    return bench.undisturbed(lambda: sample(bench, seconds, rate=rate, sessions=SESSIONS))
+    return bench.undisturbed(once)
 
 
 def measure(bench: Bench) -> Figure:
