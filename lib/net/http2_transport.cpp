@@ -52,6 +52,8 @@ class Http2Transport final : public Transport {
         // The others that wait came later.
         waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
         again_.clear();
+        if (uses_other_)
+            use_other();  // for requests that a connection of before has not answered
         std::erase_if(connections_,
                       [this](const auto& connection) { return has_ended(*connection); });
         expire(now);
