@@ -49,13 +49,11 @@ class Http2Transport final : public Transport {
         start_waiting();
         for (const auto& connection : connections_)
             connection->step(now, done, again_);
-        // The others that wait came later.
-        waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
-        again_.clear();
-        if (uses_other_)
-            use_other();  // for requests that a connection of before has not answered
+        wait_again();
         std::erase_if(connections_,
                       [this](const auto& connection) { return has_ended(*connection); });
+        if (uses_other_)
+            use_other();  // for requests that a connection of before has not answered
         expire(now);
         done.insert(done.end(), failed_.begin(), failed_.end());
         failed_.clear();
@@ -83,6 +81,16 @@ class Http2Transport final : public Transport {
                 connection->start(waiting_.front());
         if (!waiting_.empty() && can_open())
             open();
+    // Connections return requests in any order.
+    void wait_again() {
+        if (again_.empty())
+            return;
+        waiting_.insert(waiting_.begin(), again_.begin(), again_.end());
+        again_.clear();
+        std::sort(waiting_.begin(), waiting_.end(),
+                  [](const auto& one, const auto& other) { return one.deadline < other.deadline; });
+    }
+
     }
 
     void open() {
