@@ -331,6 +331,10 @@ void Http2Connection::finish(Call& call) {
 void Http2Connection::fail(Call& call, std::string why) {
     call.exchange()->fail(std::move(why));
     done_.push_back(call.exchange());
+    if (call.status < 200) {  // nghttp2 takes any three digits
+        fail(call, "malformed answer");
+        return;
+    }
     call.request.exchange = nullptr;
 }
 
