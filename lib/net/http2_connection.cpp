@@ -74,7 +74,7 @@ bool Http2Connection::has_room() const noexcept {
 }
 
 Micros Http2Connection::deadline() const noexcept {
-    if (has_to_write_ || tls_.has_more())
+    if (has_to_write_ || has_unread_ || tls_.has_more())
         return 0;
     Micros first = stream_.deadline();
     if (state_ == State::connecting && shakes_hands_)
@@ -390,7 +390,7 @@ void Http2Connection::step(Micros now, std::vector<Exchange*>& done,
 }
 
 void Http2Connection::exchange_frames(Micros now) {
-    has_to_write_ = false;
+    has_to_write_ = has_unread_ = false;
     const bool is_usable = tls_.step(stream_);
     if (!tls_.input().empty())
         heard_at_ = now;
@@ -415,6 +415,8 @@ void Http2Connection::read_frames() {
     const ssize_t size = nghttp2_session_mem_recv(
         session_.get(), reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
     if (out_of_memory_ || size == NGHTTP2_ERR_NOMEM)
+    else if (stream_.state() == Stream::State::closed && !stream_.input().empty())
+        has_unread_ = true;  // flush() has read what the server said before it closed
         throw std::bad_alloc();
     if (size < 0)
         end(State::closed, std::string("the server broke the protocol of HTTP/2: ") +
@@ -454,7 +456,7 @@ void Http2Connection::end(State state, std::string why) {
     }
     state_ = state;
     failure_ = std::move(why);
-    has_to_write_ = false;
+    has_to_write_ = has_unread_ = false;
     stream_.close();
 }
 

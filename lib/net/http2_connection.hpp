@@ -96,6 +96,7 @@ class Http2Connection {
     bool has_to_write_ = false;
     bool out_of_memory_ = false;  // in a callback
     std::vector<std::unique_ptr<Call>> calls_;
+    bool has_unread_ = false;     // though the connection is closed
     std::vector<Call*> spare_;
     Http2Fields fields_;
     std::vector<Exchange*> done_;
