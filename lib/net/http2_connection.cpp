@@ -67,10 +67,18 @@ Http2Connection::Http2Connection(const TransportConfig& config)
 
 Http2Connection::~Http2Connection() = default;
 
+bool Http2Connection::is_opening() const noexcept {
+    return state_ == State::connecting || (state_ == State::open && !has_settings_ && !is_leaving_);
+}
+
+// A server may take few requests at a time, and refuses those beyond. Its settings, the first thing it
+// sends, say how many.
 bool Http2Connection::has_room() const noexcept {
-    return state_ == State::open && !is_leaving_ &&
-           under_way() < nghttp2_session_get_remote_settings(
-                             session_.get(), NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS);
+    if (state_ != State::open || is_leaving_)
+        return false;
+    const std::size_t most = nghttp2_session_get_remote_settings(
+        session_.get(), NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS);
+    return under_way() < (has_settings_ ? most : 1);
 }
 
 Micros Http2Connection::deadline() const noexcept {
@@ -159,6 +167,8 @@ struct Http2Connection::Callbacks {
             if (call->body_size > std::max(Http1Response::max_body, kept)) {
                 connection.finish(*call);
                 connection.give_up(*call);
+            if (frame->hd.type == NGHTTP2_SETTINGS)
+                connection.has_settings_ = true;
             }
             return 0;
         });
@@ -321,6 +331,10 @@ bool Http2Connection::is_idle() const noexcept {
 void Http2Connection::finish(Call& call) {
     Exchange& exchange = *call.exchange();
     exchange.status = call.status;
+    if (call.status < 200) {  // nghttp2 takes any three digits
+        fail(call, "malformed answer");
+        return;
+    }
     exchange.retry_after = call.retry_after;
     exchange.body = call.body;
     done_.push_back(&exchange);
@@ -331,10 +345,6 @@ void Http2Connection::finish(Call& call) {
 void Http2Connection::fail(Call& call, std::string why) {
     call.exchange()->fail(std::move(why));
     done_.push_back(call.exchange());
-    if (call.status < 200) {  // nghttp2 takes any three digits
-        fail(call, "malformed answer");
-        return;
-    }
     call.request.exchange = nullptr;
 }
 
@@ -405,6 +415,8 @@ void Http2Connection::exchange_frames(Micros now) {
         end(State::closed, stream_.failure());
     else if (wants_http1_)
         end(State::other_protocol, "the server wants HTTP/1.1");
+    else if (stream_.state() == Stream::State::closed && !stream_.input().empty())
+        has_unread_ = true;  // flush() has read what the server said before it closed
     else if (nghttp2_session_want_read(session_.get()) == 0 &&
              nghttp2_session_want_write(session_.get()) == 0)
         end(State::closed, "the server broke the protocol of HTTP/2");
@@ -415,8 +427,6 @@ void Http2Connection::read_frames() {
     const ssize_t size = nghttp2_session_mem_recv(
         session_.get(), reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
     if (out_of_memory_ || size == NGHTTP2_ERR_NOMEM)
-    else if (stream_.state() == Stream::State::closed && !stream_.input().empty())
-        has_unread_ = true;  // flush() has read what the server said before it closed
         throw std::bad_alloc();
     if (size < 0)
         end(State::closed, std::string("the server broke the protocol of HTTP/2: ") +

@@ -47,7 +47,8 @@ class Http2Connection {
     State state() const noexcept { return state_; }
     const std::string& failure() const noexcept { return failure_; }
     Scope scope() const noexcept { return stream_.scope(); }
-    bool has_room() const noexcept;  // for another request
+    bool has_room() const noexcept;    // for another request
+    bool is_opening() const noexcept;  // how much room it will have is not known
 
     // These may throw std::bad_alloc.
 
@@ -90,13 +91,14 @@ class Http2Connection {
     bool shakes_hands_ = false;
     const Micros open_by_;
     Micros heard_at_ = 0;
-    bool is_leaving_ = false;   // takes no more requests
-    bool wants_http1_ = false;  // the server does
-    bool was_used_ = false;     // has received an answer
+    bool has_settings_ = false;  // the server's
+    bool is_leaving_ = false;    // takes no more requests
+    bool wants_http1_ = false;   // the server does
+    bool was_used_ = false;      // has received an answer
     bool has_to_write_ = false;
+    bool has_unread_ = false;     // though the connection is closed
     bool out_of_memory_ = false;  // in a callback
     std::vector<std::unique_ptr<Call>> calls_;
-    bool has_unread_ = false;     // though the connection is closed
     std::vector<Call*> spare_;
     Http2Fields fields_;
     std::vector<Exchange*> done_;

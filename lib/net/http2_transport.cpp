@@ -68,11 +68,9 @@ class Http2Transport final : public Transport {
     }
 
     bool can_open() const noexcept {
-        const auto connecting = [](const auto& connection) {
-            return connection->state() == Http2Connection::State::connecting;
-        };
         return !uses_other_ && connections_.size() < config_.max_connections &&
-               std::none_of(connections_.begin(), connections_.end(), connecting);
+               std::none_of(connections_.begin(), connections_.end(),
+                            [](const auto& connection) { return connection->is_opening(); });
     }
 
     void start_waiting() {
@@ -81,6 +79,8 @@ class Http2Transport final : public Transport {
                 connection->start(waiting_.front());
         if (!waiting_.empty() && can_open())
             open();
+    }
+
     // Connections return requests in any order.
     void wait_again() {
         if (again_.empty())
@@ -89,8 +89,6 @@ class Http2Transport final : public Transport {
         again_.clear();
         std::sort(waiting_.begin(), waiting_.end(),
                   [](const auto& one, const auto& other) { return one.deadline < other.deadline; });
-    }
-
     }
 
     void open() {
