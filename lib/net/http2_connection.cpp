@@ -167,8 +167,6 @@ struct Http2Connection::Callbacks {
             if (call->body_size > std::max(Http1Response::max_body, kept)) {
                 connection.finish(*call);
                 connection.give_up(*call);
-            if (frame->hd.type == NGHTTP2_SETTINGS)
-                connection.has_settings_ = true;
             }
             return 0;
         });
@@ -177,8 +175,12 @@ struct Http2Connection::Callbacks {
     static int take_frame(nghttp2_session* session, const nghttp2_frame* frame,
                           void* self) noexcept {
         return guarded(self, [&](Http2Connection& connection) {
-            if (frame->hd.type == NGHTTP2_GOAWAY)
+            if (frame->hd.type == NGHTTP2_SETTINGS)
+                connection.has_settings_ = true;
+            if (frame->hd.type == NGHTTP2_GOAWAY) {
                 connection.is_leaving_ = true;
+                connection.wants_http1_ |= frame->goaway.error_code == NGHTTP2_HTTP_1_1_REQUIRED;
+            }
             const bool is_answer =
                 frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
             Call* call = is_answer && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
@@ -329,12 +331,12 @@ bool Http2Connection::is_idle() const noexcept {
 }
 
 void Http2Connection::finish(Call& call) {
-    Exchange& exchange = *call.exchange();
-    exchange.status = call.status;
     if (call.status < 200) {  // nghttp2 takes any three digits
         fail(call, "malformed answer");
         return;
     }
+    Exchange& exchange = *call.exchange();
+    exchange.status = call.status;
     exchange.retry_after = call.retry_after;
     exchange.body = call.body;
     done_.push_back(&exchange);
@@ -409,14 +411,14 @@ void Http2Connection::exchange_frames(Micros now) {
         write_frames();
     if (state_ != State::open)
         return;
-    if (!is_usable || !tls_.flush(stream_))
-        end(State::closed, tls_.error());
-    else if (stream_.state() == Stream::State::closed)
-        end(State::closed, stream_.failure());
-    else if (wants_http1_)
+    if (wants_http1_)  // first, because the server may close the connection too
         end(State::other_protocol, "the server wants HTTP/1.1");
+    else if (!is_usable || !tls_.flush(stream_))
+        end(State::closed, tls_.error());
     else if (stream_.state() == Stream::State::closed && !stream_.input().empty())
         has_unread_ = true;  // flush() has read what the server said before it closed
+    else if (stream_.state() == Stream::State::closed)
+        end(State::closed, stream_.failure());
     else if (nghttp2_session_want_read(session_.get()) == 0 &&
              nghttp2_session_want_write(session_.get()) == 0)
         end(State::closed, "the server broke the protocol of HTTP/2");
