@@ -373,8 +373,10 @@ void Http2Connection::expire(Micros now) {
     for (const auto& call : calls_) {
         if (call->exchange() == nullptr || now < call->request.deadline)
             continue;
-        // A server that has said nothing meanwhile may be gone without a word.
-        is_leaving_ |= heard_at_ <= call->request.deadline - config_.request_timeout;
+        // A server that has said nothing meanwhile may be gone without a word. And if it does not
+        // read, streams stay open for ever.
+        is_leaving_ |=
+            heard_at_ <= call->request.deadline - config_.request_timeout || stream_.unsent() > 0;
         fail(*call, late_answer(config_));
         give_up(*call);
     }
