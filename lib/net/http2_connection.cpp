@@ -424,6 +424,8 @@ void Http2Connection::exchange_frames(Micros now) {
     else if (nghttp2_session_want_read(session_.get()) == 0 &&
              nghttp2_session_want_write(session_.get()) == 0)
         end(State::closed, "the server broke the protocol of HTTP/2");
+    else if (stream_.unsent() == 0 && nghttp2_session_want_write(session_.get()) != 0)
+        has_to_write_ = true;  // nothing reports that there is room for more
 }
 
 void Http2Connection::read_frames() {
