@@ -203,18 +203,9 @@ struct Http2Connection::Callbacks {
             auto* call = static_cast<Call*>(nghttp2_session_get_stream_user_data(session, stream));
             if (call == nullptr)
                 return 0;
-            const std::string why = call->wrong != nullptr
-                                        ? call->wrong
-                                        : std::string("the server has reset the stream: ") +
-                                              nghttp2_http2_strerror(code);
             connection.wants_http1_ |= code == NGHTTP2_HTTP_1_1_REQUIRED;
-            if (call->exchange() == nullptr) {
-                // has ended before
-            } else if (code == NGHTTP2_REFUSED_STREAM || code == NGHTTP2_HTTP_1_1_REQUIRED) {
-                connection.send_again_or_fail(*call, why, most_repeats_if_refused);
-            } else {
-                connection.fail(*call, why);
-            }
+            if (call->exchange() != nullptr)
+                connection.take_reset(*call, code);
             connection.spare_.push_back(call);
             return 0;
         });
@@ -342,6 +333,19 @@ void Http2Connection::finish(Call& call) {
     done_.push_back(&exchange);
     call.request.exchange = nullptr;
     was_used_ = true;
+}
+
+void Http2Connection::take_reset(Call& call, std::uint32_t code) {
+    if (call.wrong != nullptr) {
+        fail(call, call.wrong);
+        return;
+    }
+    std::string why =
+        std::string("the server has reset the stream: ") + nghttp2_http2_strerror(code);
+    if (code == NGHTTP2_REFUSED_STREAM || code == NGHTTP2_HTTP_1_1_REQUIRED)
+        send_again_or_fail(call, std::move(why), most_repeats_if_refused);
+    else
+        fail(call, std::move(why));
 }
 
 void Http2Connection::fail(Call& call, std::string why) {

@@ -76,6 +76,7 @@ class Http2Connection {
     void expire(Micros now);
     void give_up(Call& call);
     void finish(Call& call);
+    void take_reset(Call& call, std::uint32_t code);
     void fail(Call& call, std::string why);
     void send_again_or_fail(Call& call, std::string why, int most_repeats);
     void end(State state, std::string why);
