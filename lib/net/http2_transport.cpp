@@ -17,6 +17,8 @@ namespace outbox {
 
 namespace {
 
+constexpr const char* not_watched = "could not watch a connection";
+
 class Http2Transport final : public Transport {
   public:
     explicit Http2Transport(TransportConfig config)
@@ -30,7 +32,7 @@ class Http2Transport final : public Transport {
     int descriptor() const noexcept override { return epoll_; }
 
     Micros deadline() const noexcept override {
-        if (!failed_.empty() || (!waiting_.empty() && (can_open() || has_room())))
+        if (!failed_.empty() || (!waiting_.empty() && (uses_other_ || can_open() || has_room())))
             return 0;
         Micros first = waiting_.empty() ? never : waiting_.front().deadline;
         for (const auto& connection : connections_)
@@ -39,10 +41,7 @@ class Http2Transport final : public Transport {
     }
 
     void send(Exchange& exchange) override {
-        if (uses_other_)
-            other_->send(exchange);
-        else
-            waiting_.push_back({&exchange, config_.clock.now() + config_.request_timeout});
+        waiting_.push_back({&exchange, config_.clock.now() + config_.request_timeout});
     }
 
     void step(Micros now, std::vector<Exchange*>& done) override {
@@ -53,7 +52,7 @@ class Http2Transport final : public Transport {
         std::erase_if(connections_,
                       [this](const auto& connection) { return has_ended(*connection); });
         if (uses_other_)
-            use_other();  // for requests that a connection of before has not answered
+            use_other();
         expire(now);
         done.insert(done.end(), failed_.begin(), failed_.end());
         failed_.clear();
@@ -93,14 +92,17 @@ class Http2Transport final : public Transport {
 
     void open() {
         connections_.push_back(std::make_unique<Http2Connection>(config_));
-        watch(connections_.back()->descriptor());
+        if (watch(connections_.back()->descriptor()))
+            return;
+        connections_.pop_back();
+        fail_waiting(not_watched, Scope::connection);
     }
 
-    // Who closes the descriptor ends this.
-    void watch(int descriptor) noexcept {
+    // Until the descriptor is closed. Fails if the system has no descriptors or no memory left.
+    bool watch(int descriptor) noexcept {
         epoll_event event{};
         event.events = EPOLLIN;
-        epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event);
+        return epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0;
     }
 
     bool has_ended(const Http2Connection& connection) {
@@ -116,7 +118,7 @@ class Http2Transport final : public Transport {
                 uses_other_ = true;
                 return true;
             case Http2Connection::State::unreachable:
-                fail_waiting(connection);
+                fail_waiting(connection.failure(), connection.scope());
                 return true;
             case Http2Connection::State::closed:
                 return true;
@@ -126,17 +128,21 @@ class Http2Transport final : public Transport {
 
     void use_other() {
         if (other_ == nullptr) {
-            other_ = create_curl_transport(config_);
-            watch(other_->descriptor());
+            auto other = create_curl_transport(config_);
+            if (!watch(other->descriptor())) {
+                fail_waiting(not_watched, Scope::connection);
+                return;
+            }
+            other_ = std::move(other);
         }
         for (; !waiting_.empty(); waiting_.pop_front())
             other_->send(*waiting_.front().exchange);
     }
 
-    void fail_waiting(const Http2Connection& connection) {
+    void fail_waiting(const std::string& why, Scope scope) {
         for (; !waiting_.empty(); waiting_.pop_front()) {
-            waiting_.front().exchange->scope = connection.scope();
-            fail(connection.failure());
+            waiting_.front().exchange->scope = scope;
+            fail(why);
         }
     }
 
