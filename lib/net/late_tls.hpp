@@ -1,5 +1,6 @@
-// TLS that begins after the first bytes of a connection, over a `Stream` without TLS. Protocols that
-// announce TLS in plain text need it: libcurl can only begin with the handshake.
+// TLS over a `Stream` without TLS, where libcurl's does not do: it can only begin with the handshake, and
+// some protocols announce TLS in plain text first; and it does not say which protocol the peer has chosen
+// (ALPN), which HTTP/2 has to know.
 //
 //   start()     begins the handshake
 //   step()      moves bytes between the stream and OpenSSL
