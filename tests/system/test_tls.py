@@ -135,7 +135,7 @@ def test_a_server_may_end_each_connection_after_a_few_requests(
     requests = server.wait_for(ids)
     for key in range(20):
         versions = [request.version for request in requests if request.subject == f"k{key}"]
-        assert versions == list(range(1, 31))
+        assert list(dict.fromkeys(versions)) == list(range(1, 31))  # it may end one with an answer on its way
     assert len({request.connection for request in requests}) >= 20
     assert database.status()["failures"] == 0
 
