@@ -21,15 +21,17 @@ COMMENT ON COLUMN outbox.arriving_shard.waits_for IS 'destinations of the other 
 COMMENT ON COLUMN outbox.arriving_shard.trouble IS 'why the other node could not be asked the last time; null if it could';
 
 CREATE TABLE outbox.arriving_key (
-    destination name    NOT NULL,
-    position    bigint  NOT NULL,
-    from_group  integer NOT NULL,
+    destination name      NOT NULL,
+    position    bigint    NOT NULL,
+    from_group  integer   NOT NULL,
+    through     integer[] NOT NULL,
     PRIMARY KEY (destination, position)
 );
 COMMENT ON TABLE outbox.arriving_key IS 'rows of outbox.delivery for events in trouble on a node from which a shard has moved; they hold the keys here';
 COMMENT ON COLUMN outbox.arriving_key.destination IS 'as in outbox.delivery';
 COMMENT ON COLUMN outbox.arriving_key.position IS 'as in outbox.delivery';
 COMMENT ON COLUMN outbox.arriving_key.from_group IS 'group of that node';
+COMMENT ON COLUMN outbox.arriving_key.through IS 'groups of the nodes that the row has come through: first the one whose event it is, last that node';
 
 CREATE SEQUENCE outbox.position_era AS integer MAXVALUE 8388607;
 COMMENT ON SEQUENCE outbox.position_era IS 'eras of positions that were begun in the cluster; the coordinator''s counts';

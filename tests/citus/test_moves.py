@@ -214,12 +214,30 @@ def test_a_key_in_trouble_moves_on(scene: Scene) -> None:
     wait_until(lambda: in_trouble(scene.new), lambda count: count == 2, what="the event of the key to be held")
     scene.things.move(scene.key, scene.citus.coordinator, "block_writes")
     scene.change()
-    wait_until(lambda: in_trouble(scene.citus.coordinator), lambda count: count == 2, what="the third event to be held")
+    wait_until(lambda: in_trouble(scene.citus.coordinator), lambda count: count == 3, what="the third event to be held")
     scene.stays_waiting()
     scene.receiver.forget_rules()
     wait_until(scene.arrived, lambda seen: seen[-1] == 3, what="version 3 to arrive")
     assert scene.arrived()[-3:] == [1, 2, 3]
     wait_nobody_waits(scene.citus)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_key_in_trouble_moves_in_a_circle(scene: Scene, nodes: int) -> None:
+    """Each node has an event of the key behind that of the node before, and the first one has the first and the last."""
+    refuse_key_of(scene)
+    stations = [*(scene.new, scene.citus.coordinator)[: nodes - 1], scene.old]
+    for version, node in enumerate(stations, start=2):
+        scene.things.move(scene.key, node, "block_writes")
+        scene.change()
+        held = "SELECT count(*) FROM outbox.delivery WHERE version = %s"
+        wait_until(lambda: node.value(held, (version,)), what=f"version {version} to be held")
+    scene.receiver.forget_rules()
+    last = nodes + 1
+    wait_until(scene.arrived, lambda seen: seen[-1] == last, what=f"version {last} to arrive")
+    assert scene.arrived()[-last:] == list(range(1, last + 1))
+    wait_nobody_waits(scene.citus)
+    assert [in_trouble(node) for node in scene.citus.nodes] == [0] * len(scene.citus.nodes)
 
 
 def test_a_relay_outside_waits_for_an_event_in_trouble(scene: Scene) -> None:

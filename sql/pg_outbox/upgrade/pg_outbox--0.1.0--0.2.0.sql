@@ -139,9 +139,10 @@ CREATE TABLE outbox.position_gap (
 SELECT pg_extension_config_dump('outbox.position_gap', '');
 
 CREATE TABLE outbox.arriving_key (
-    destination name    NOT NULL,
-    position    bigint  NOT NULL,
-    from_group  integer NOT NULL,
+    destination name      NOT NULL,
+    position    bigint    NOT NULL,
+    from_group  integer   NOT NULL,
+    through     integer[] NOT NULL,
     PRIMARY KEY (destination, position)
 );
 

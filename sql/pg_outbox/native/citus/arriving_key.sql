@@ -4,8 +4,14 @@
 -- letters that block their keys. That can take hours, and concerns only these keys: so only they are held
 -- here. For each one a row of outbox.delivery stands in front of what is written here, a copy of the event
 -- that holds the key there. It is never due, and goes when that event has gone.
+--
+-- When a shard moves on, copies go on with it. Shards may move in a circle, so a copy names the nodes that it
+-- has come through, and none of them takes it: otherwise nodes would hold a key for each other for ever, each
+-- because the other does.
 
--- Returns the first event in trouble of each key and destination; of each destination at_most + 1.
+-- Returns the first event in trouble of each key and destination; of each destination at_most + 1. If that is a
+-- copy, then also the first that is not: the node whose event it is does not take the copy, and its later events
+-- must not overtake those here.
 CREATE FUNCTION outbox_internal.keys_in_trouble(at_most integer)
 RETURNS json
 LANGUAGE sql STABLE
@@ -13,10 +19,20 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce(json_agg(e), '[]')
       FROM (SELECT t.destination, t.position, t.occurred_at, t.event_id, t.version, t.schema_version, t.topic, t.aggregate_type,
-                   t.aggregate_id, t.event_type, t.ordering_key, t.content_type
+                   t.aggregate_id, t.event_type, t.ordering_key, t.content_type,
+                   coalesce(k.through, '{}') || outbox_internal.citus_group() AS through
               FROM outbox.destination AS d
              CROSS JOIN LATERAL outbox_internal.first_of_keys(d.name, at_most + 1) AS f
-              JOIN outbox.delivery AS t ON t.destination = d.name AND t.position = f.position) AS e;
+              LEFT JOIN LATERAL (SELECT n.position
+                                   FROM outbox.delivery AS n
+                                  WHERE n.destination = d.name AND n.ordering_key = f.ordering_key AND n.state <> 'DISCARDED'
+                                    AND (n.state <> 'DEAD' OR outbox_internal.destination_option(d.name, 'on_dead_letter') = 'block')
+                                    AND NOT EXISTS (SELECT FROM outbox.arriving_key AS c
+                                                     WHERE c.destination = n.destination AND c.position = n.position)
+                                  ORDER BY n.position
+                                  LIMIT 1) AS own ON true
+              JOIN outbox.delivery AS t ON t.destination = d.name AND t.position IN (f.position, own.position)
+              LEFT JOIN outbox.arriving_key AS k ON k.destination = t.destination AND k.position = t.position) AS e;
 END;
 COMMENT ON FUNCTION outbox_internal.keys_in_trouble(integer) IS 'events in trouble that hold keys, for the node to which a shard has moved';
 
@@ -30,8 +46,11 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
+    taken   CONSTANT json := (SELECT coalesce(json_agg(e), '[]')
+                                FROM json_array_elements(events) AS e
+                               WHERE NOT (e ->> 'through')::jsonb @> to_jsonb(outbox_internal.citus_group()));
     -- Their columns as in outbox.delivery.
-    given   CONSTANT outbox.delivery[] := ARRAY(SELECT e FROM json_populate_recordset(NULL::outbox.delivery, events) AS e);
+    given   CONSTANT outbox.delivery[] := ARRAY(SELECT e FROM json_populate_recordset(NULL::outbox.delivery, taken) AS e);
     waiting CONSTANT name[] := ARRAY(SELECT d.name
                                        FROM outbox.destination AS d
                                        JOIN unnest(given) AS e ON e.destination = d.name
@@ -45,9 +64,9 @@ BEGIN
       WHERE c.destination IN (SELECT e.destination FROM unnest(given) AS e
                               UNION SELECT k.destination FROM outbox.arriving_key AS k WHERE k.from_group = $1)
       ORDER BY c.destination FOR KEY SHARE;
-    INSERT INTO outbox.arriving_key (destination, position, from_group)
-    SELECT e.destination, e.position, $1
-      FROM unnest(given) AS e
+    INSERT INTO outbox.arriving_key (destination, position, from_group, through)
+    SELECT e.destination, e.position, $1, e.through
+      FROM json_to_recordset(taken) AS e(destination name, position bigint, through integer[])
       JOIN outbox.destination AS d ON d.name = e.destination AND d.name <> ALL (waiting)
         ON CONFLICT DO NOTHING;
     INSERT INTO outbox.delivery (destination, position, xid, occurred_at, event_id, version, schema_version, topic, aggregate_type,

@@ -209,6 +209,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     most_keys CONSTANT integer := 1000; -- of a destination; with more it waits as a whole
+    unsettled name[];
 BEGIN
     IF s.gone_since IS NULL THEN
         s.gone_since := outbox_internal.ask_node(s.from_group, 'SELECT pg_catalog.clock_timestamp()');
@@ -217,9 +218,10 @@ BEGIN
         s.left_at := nullif(outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.snapshot_without_prepared(%L)', s.gone_since)), '');
     END IF;
     IF s.left_at IS NOT NULL THEN
-        s.waits_for := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
-        -- After that: what is settled has been delivered, or is in trouble by now.
-        s.waits_for := s.waits_for
+        unsettled := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
+        -- After that: what is settled has been delivered, or is in trouble by now. Without the second answer the
+        -- first does not count.
+        s.waits_for := unsettled
             || outbox_internal.hold_keys_of(s.from_group,
                    outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.keys_in_trouble(%s)', most_keys))::json, most_keys);
     END IF;
