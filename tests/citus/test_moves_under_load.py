@@ -138,7 +138,7 @@ class Drill:
             lambda: node.value(
                 "SELECT count(*) FROM outbox.event WHERE position > %s AND aggregate_id = ANY (%s)", (beyond, keys)
             ),
-            lambda seen: seen > 0, what="changes of the shard on its new node",
+            lambda seen: seen > 0, timeout=60 * SLOWNESS, what="changes of the shard on its new node",
         )  # fmt: skip
 
     # ---- moves ----------------------------------------------------------------------------------
