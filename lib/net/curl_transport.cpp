@@ -8,6 +8,7 @@
 
 #include "core/text.hpp"
 #include "net/address_check.hpp"
+#include "net/answer_head.hpp"
 #include "net/connection_scope.hpp"
 #include "net/curl_loop.hpp"
 #include "net/curl_options.hpp"
@@ -24,9 +25,7 @@ struct Transfer {
     Exchange* exchange = nullptr;
     // Written by callbacks.
     bool answered_early = false;
-    std::size_t around_body = 0;  // header lines, with those of interim responses and trailers
-    int lines = 0;
-    int responses = 0;        // with interim ones
+    AnswerHead head;
     std::string retry_after;  // the header of the last response
     std::string body;
     std::size_t body_size = 0;
@@ -42,17 +41,6 @@ struct Transfer {
     }
 };
 
-// libcurl keeps every header line, also those of interim responses and trailers, and limits neither
-// their number nor their size.
-bool count_header(Transfer& transfer, std::string_view line) noexcept {
-    constexpr int max_lines = 256;
-    transfer.around_body += line.size();
-    transfer.lines++;
-    transfer.responses += line.starts_with("HTTP/");
-    return transfer.around_body <= Http1Response::max_around_body && transfer.lines <= max_lines &&
-           transfer.responses <= Http1Response::max_interim_responses + 1;
-}
-
 // libcurl 8.9 and later limit it to six hours.
 void take_retry_after(Transfer& transfer, std::string_view line) {
     constexpr std::string_view name = "retry-after:";
@@ -67,7 +55,8 @@ void take_retry_after(Transfer& transfer, std::string_view line) {
 // is complete.
 std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noexcept {
     auto* transfer = static_cast<Transfer*>(self);
-    if (!count_header(*transfer, {line, size}))
+    // libcurl keeps every line.
+    if (!transfer->head.add(size, std::string_view(line, size).starts_with("HTTP/")))
         return 0;  // makes the transfer fail
     try {
         take_retry_after(*transfer, {line, size});
@@ -129,8 +118,8 @@ class CurlTransport final : public Transport {
         transfer.exchange = &exchange;
         transfer.retry_after.clear();
         transfer.body.clear();
-        transfer.body_size = transfer.around_body = 0;
-        transfer.lines = transfer.responses = 0;
+        transfer.body_size = 0;
+        transfer.head = {};
         transfer.error[0] = '\0';
         transfer.address_check.reset();
         if (std::optional<std::string> why = certificates_.set(transfer.easy)) {

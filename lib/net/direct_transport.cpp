@@ -56,10 +56,7 @@ class DirectTransport final : public Transport {
     explicit DirectTransport(TransportConfig config)
         : config_(std::move(config)), loop_(config_.clock) {
         const Url& url = config_.url;
-        const std::string_view text = config_.url_text;
-        const std::size_t query = text.find('?');
-        target_ = (url.path.empty() ? "/" : url.path) +
-                  (query == std::string_view::npos ? "" : std::string(text.substr(query)));
+        target_ = request_target(config_);
         fixed_head_ =
             " HTTP/1.1\r\nHost: " + host_header(url) + "\r\nUser-Agent: " + user_agent + "\r\n";
         if (!config_.authorization.empty())

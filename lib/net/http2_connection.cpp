@@ -6,15 +6,14 @@
 
 #include "core/late.hpp"
 #include "core/text.hpp"
+#include "net/answer_head.hpp"
 #include "net/curl_options.hpp"
-#include "net/http1_response.hpp"
 
 namespace outbox {
 
 // ALPN (RFC 7301): names with their lengths before them.
 static constexpr std::string_view offered_protocols = "\x02h2\x08http/1.1";
 static constexpr std::size_t most_unsent = 1024 * 1024;
-static constexpr std::size_t most_lines = 256;  // of an answer, with interim ones and trailers
 // How often a request is sent again that the server has not read, or from whose answer nothing came.
 static constexpr int most_repeats_if_refused = 5;
 static constexpr int most_repeats_if_lost = 1;
@@ -24,9 +23,7 @@ struct Http2Connection::Call {
     std::int32_t stream = 0;
     std::size_t sent = 0;  // bytes of the body
     int status = 0;
-    std::size_t around_body = 0;
-    std::size_t lines = 0;
-    int responses = 0;  // with interim ones
+    AnswerHead head;
     std::size_t body_size = 0;
     std::string retry_after;
     std::string body;
@@ -48,18 +45,11 @@ static TransportConfig without_tls(const TransportConfig& config) {
     return plain;
 }
 
-static std::string target_of(const TransportConfig& config) {
-    const std::size_t query = config.url_text.find('?');
-    return (config.url.path.empty() ? "/" : config.url.path) +
-           (query == std::string::npos ? "" : config.url_text.substr(query));
-}
-
 Http2Connection::Http2Connection(const TransportConfig& config)
     : config_(config),
-      plain_config_(without_tls(config)),
       authority_(host_header(config.url)),
-      target_(target_of(config)),
-      stream_(plain_config_),
+      target_(request_target(config)),
+      stream_(without_tls(config)),
       tls_(config_),
       open_by_(config.clock.now() + config.connect_timeout) {
     stream_.open();
@@ -137,17 +127,14 @@ struct Http2Connection::Callbacks {
                 return 0;
             const std::string_view name(reinterpret_cast<const char*>(name_bytes), name_size);
             const std::string_view value(reinterpret_cast<const char*>(value_bytes), value_size);
-            if (name == ":status") {
+            const bool begins = name == ":status";
+            if (begins) {
                 call->status = static_cast<int>(parse_integer(value).value_or(0));
-                call->responses++;
                 call->retry_after.clear();
             } else if (name == "retry-after") {
                 call->retry_after = value;
             }
-            call->around_body += name.size() + value.size();
-            call->lines++;
-            if (call->around_body <= Http1Response::max_around_body && call->lines <= most_lines &&
-                call->responses <= Http1Response::max_interim_responses + 1)
+            if (call->head.add(name.size() + value.size(), begins))
                 return 0;
             call->wrong = "the head of the answer is too large";
             return static_cast<int>(NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE);
@@ -469,7 +456,7 @@ void Http2Connection::end(State state, std::string why) {
     for (const auto& call : calls_) {
         if (call->exchange() == nullptr)
             continue;
-        if (says_nothing && call->responses == 0)
+        if (says_nothing && !call->head.has_begun())
             send_again_or_fail(*call, why, most_repeats_if_lost);
         else
             fail(*call, why);

@@ -82,7 +82,6 @@ class Http2Connection {
     void end(State state, std::string why);
 
     const TransportConfig& config_;
-    const TransportConfig plain_config_;  // the same without TLS
     const std::string authority_;
     const std::string target_;  // unless a request has its own
     State state_ = State::connecting;

@@ -39,6 +39,12 @@ std::string host_header(const Url& url) {
     return (is_ipv6 ? "[" + url.host + "]" : url.host) + (is_implied ? "" : ":" + url.port);
 }
 
+std::string request_target(const TransportConfig& config) {
+    const std::size_t query = config.url_text.find('?');
+    return (config.url.path.empty() ? "/" : config.url.path) +
+           (query == std::string::npos ? "" : config.url_text.substr(query));
+}
+
 std::string late_answer(const TransportConfig& config) {
     return config.allowed_hosts ? no_answer_within(config.request_timeout)
                                 : "no answer within " + duration_text(config.request_timeout);

@@ -66,6 +66,9 @@ TransportConfig transport_config_of_many(const TransportOptions& options, const 
 // Returns the header Host for this URL: with the port, unless it is the default of the scheme.
 std::string host_header(const Url& url);
 
+// Returns the path and query of the configuration's URL.
+std::string request_target(const TransportConfig& config);
+
 // Returns the error of a request that took too long. Only a destination's limit is its option.
 std::string late_answer(const TransportConfig& config);
 
