@@ -8,6 +8,8 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from cluster import free_port, make_directory
 from waiting import wait_until
 
@@ -18,6 +20,11 @@ MAIN = "daemon off; pid {root}/nginx.pid; error_log {root}/error.log; {user}"
 PATHS = """keepalive_requests 100000;
     client_body_temp_path {root}/body; proxy_temp_path {root}/proxy;
     fastcgi_temp_path {root}/fastcgi; uwsgi_temp_path {root}/uwsgi; scgi_temp_path {root}/scgi;"""
+
+
+def need() -> None:
+    if not PROGRAM.exists():
+        pytest.skip("NOT TESTED: nginx is not installed")
 
 
 class Nginx:

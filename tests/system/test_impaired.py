@@ -225,8 +225,7 @@ class ImpairedServer(nginx.Nginx):
 
 @pytest.fixture
 def server() -> Iterator[ImpairedServer]:
-    if not nginx.PROGRAM.exists():
-        pytest.skip("NOT TESTED: nginx is not installed")
+    nginx.need()
     server = ImpairedServer(CONFIGURATION)
     yield server
     server.close()

@@ -1,6 +1,6 @@
 #include "unit/http2_peer.hpp"
+#include "unit/loopback.hpp"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -353,15 +353,7 @@ Http2Peer::Http2Peer() : context_(SSL_CTX_new(TLS_server_method())) {
     SSL_CTX_use_PrivateKey(context_, server_certificate().key());
     SSL_CTX_set_mode(context_, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_alpn_select_cb(context_, choose_protocol, this);
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-    listen(listener_, 64);
-    getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-    port_ = ntohs(address.sin_port);
+    listener_ = listen_on_loopback(port_, 64, SOCK_NONBLOCK);
 }
 
 Http2Peer::~Http2Peer() {

@@ -99,7 +99,7 @@ class Http2Peer {
     // Appends what must be waited for before the next step().
     void watch(std::vector<pollfd>& watched) const;
 
-    // What the peer does. It may be changed for connections that come later.
+    // How the peer behaves. A change affects connections that are opened later.
     std::string protocol = "h2";  // that it chooses; empty: it knows nothing of ALPN
     bool shakes_hands = true;
     bool speaks = true;         // after the handshake; if not, there is only send_raw()

@@ -4,7 +4,6 @@
 // an action on the connection after or instead of them.
 #pragma once
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -25,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "unit/loopback.hpp"
+
 namespace outbox {
 
 struct Reply {
@@ -36,15 +37,7 @@ struct Reply {
 class ScriptedPeer {
   public:
     ScriptedPeer() {
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 64);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port_ = ntohs(address.sin_port);
+        listener_ = listen_on_loopback(port_);
         wake_ = eventfd(0, EFD_CLOEXEC);
         thread_ = std::thread([this] { serve(); });
     }

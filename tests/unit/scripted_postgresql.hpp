@@ -38,6 +38,8 @@
 #include <utility>
 #include <vector>
 
+#include "unit/loopback.hpp"
+
 namespace outbox {
 
 class ScriptedPostgresql {
@@ -82,15 +84,7 @@ class ScriptedPostgresql {
     static Answer lost(End end) { return {.end = end}; }
 
     ScriptedPostgresql() {
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 64);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port_ = ntohs(address.sin_port);
+        listener_ = listen_on_loopback(port_);
         acceptor_ = std::thread([this] { accept_all(); });
     }
 

@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import pytest
 
-import nginx
 from cluster import Installation
 from database import Database
 
@@ -97,12 +96,6 @@ def sink(database: Database, make_sink: MakeSink, request: pytest.FixtureRequest
 # -------------------------------------------------------------------------------------------------
 # Servers
 # -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def nginx_installed() -> None:
-    if not nginx.PROGRAM.exists():
-        pytest.skip("NOT TESTED: nginx is not installed")
 
 
 AnyServer = TypeVar("AnyServer")

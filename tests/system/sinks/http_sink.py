@@ -63,7 +63,6 @@ class Http2Sink(HttpSink):
     """Over TLS and HTTP/2: nginx passes requests on to the proxy, and answers 502 where that ends a connection."""
 
     name = "http2"
-    server = "nginx_installed"
 
     CONFIGURATION = """
     {main}
@@ -81,7 +80,8 @@ class Http2Sink(HttpSink):
     }}
     """
 
-    def __init__(self, database: Database, _: None) -> None:
+    def __init__(self, database: Database) -> None:
+        nginx.need()
         super().__init__(database)
         root = make_directory("http2")
         self.authority = make_certificates(root).authority

@@ -138,6 +138,26 @@ class Http2TransportTest : public testing::Test {
         ASSERT_EQ(exchange.status, 204) << exchange.error;
     }
 
+    using Answer = std::function<void(Http2Peer::Request&)>;
+
+    // Returns why a request failed with each of these answers. The connection has to survive them.
+    std::vector<std::string> errors_of_answers(const std::vector<Answer>& answers) {
+        std::vector<std::string> errors;
+        make();
+        for (const Answer& answer : answers) {
+            peer_.answer = answer;
+            const Exchange& exchange = send();
+            run_to_the_end();
+            EXPECT_EQ(exchange.status, 0);
+            EXPECT_TRUE(exchange.reached);
+            errors.push_back(exchange.error);
+            answer_all();
+            use_connection();
+        }
+        EXPECT_EQ(peer_.connections().size(), 1u);
+        return errors;
+    }
+
     SkippingClock clock_;
     Http2Peer peer_;
     TransportOptions options_;
@@ -588,7 +608,7 @@ TEST_F(Http2TransportTest, HeadsThatAreTooLargeFailTheirRequest) {
             lines.emplace_back("x", std::string(size, 'x'));
         return lines;
     };
-    const std::vector<std::function<void(Http2Peer::Request&)>> answers{
+    const std::vector<Answer> answers{
         [&](auto& request) { request.reply(200, "", many(300, 1)); },
         [&](auto& request) { request.reply(200, "", many(70, 1'000)); },
         [&](auto& request) {
@@ -601,47 +621,26 @@ TEST_F(Http2TransportTest, HeadsThatAreTooLargeFailTheirRequest) {
                 request.interim(103, many(10, 1'000));
             request.reply(200);
         }};
-    make();
-    for (const auto& answer : answers) {
-        peer_.answer = answer;
-        const Exchange& exchange = send();
-        run_to_the_end();
-        EXPECT_EQ(exchange.status, 0);
-        EXPECT_TRUE(exchange.reached);
-        EXPECT_EQ(exchange.error, "the head of the answer is too large");
-        answer_all();
-        use_connection();
-    }
-    EXPECT_EQ(peer_.connections().size(), 1u);
+    for (const std::string& error : errors_of_answers(answers))
+        EXPECT_EQ(error, "the head of the answer is too large");
 }
 
 TEST_F(Http2TransportTest, AnswersThatMakeNoSenseFailTheirRequest) {
-    const std::vector<std::function<void(Http2Peer::Request&)>> answers{
-        [](auto& request) { request.reply(0); },
-        [](auto& request) { request.reply(99); },
-        [](auto& request) { request.reply(101); },
-        [](auto& request) { request.reply(103); },
-        [](auto& request) {
-            request.reply(200, "abc", {{"content-length", "4"}});
-        },
-        [](auto& request) {
-            request.reply(200, "abc", {{"content-length", "2"}});
-        },
-        [](auto& request) {
-            request.reply(200, "abc", {{"connection", "close"}});
-        }};
-    make();
-    for (const auto& answer : answers) {
-        peer_.answer = answer;
-        const Exchange& exchange = send();
-        run_to_the_end();
-        EXPECT_EQ(exchange.status, 0);
-        EXPECT_TRUE(exchange.reached);
-        EXPECT_NE(exchange.error, "");
-        answer_all();
-        use_connection();
-    }
-    EXPECT_EQ(peer_.connections().size(), 1u);
+    const std::vector<Answer> answers{[](auto& request) { request.reply(0); },
+                                      [](auto& request) { request.reply(99); },
+                                      [](auto& request) { request.reply(101); },
+                                      [](auto& request) { request.reply(103); },
+                                      [](auto& request) {
+                                          request.reply(200, "abc", {{"content-length", "4"}});
+                                      },
+                                      [](auto& request) {
+                                          request.reply(200, "abc", {{"content-length", "2"}});
+                                      },
+                                      [](auto& request) {
+                                          request.reply(200, "abc", {{"connection", "close"}});
+                                      }};
+    for (const std::string& error : errors_of_answers(answers))
+        EXPECT_NE(error, "");
 }
 
 TEST_F(Http2TransportTest, MalformedFramesEndTheConnection) {

@@ -2,9 +2,7 @@
 // with real brokers.
 #include "net/stream.hpp"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include <string>
 
 #include "unit/drive.hpp"
+#include "unit/loopback.hpp"
 
 namespace outbox {
 namespace {
@@ -20,15 +19,9 @@ class StreamTest : public testing::Test {
   protected:
     StreamTest() {
         initialize_curl();
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 8);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port_ = std::to_string(ntohs(address.sin_port));
+        int number = 0;
+        listener_ = listen_on_loopback(number, 8, SOCK_NONBLOCK);
+        port_ = std::to_string(number);
     }
 
     ~StreamTest() override {

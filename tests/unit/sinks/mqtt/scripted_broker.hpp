@@ -4,7 +4,6 @@
 // honest broker that takes everything.
 #pragma once
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -22,6 +21,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "unit/loopback.hpp"
 
 namespace outbox {
 
@@ -116,15 +117,7 @@ class ScriptedBroker {
     using Answer = std::function<Said(const Sent&)>;
 
     ScriptedBroker() {
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 64);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port_ = ntohs(address.sin_port);
+        listener_ = listen_on_loopback(port_);
         wake_ = eventfd(0, EFD_CLOEXEC);
         thread_ = std::thread([this] { serve(); });
     }

@@ -3,8 +3,6 @@
 // It sends INFO, answers PING, and asks the test what to send for each message that is published.
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,6 +16,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "unit/loopback.hpp"
 
 namespace outbox {
 
@@ -48,15 +48,7 @@ class ScriptedNats {
     }
 
     explicit ScriptedNats(Script script) : script_(std::move(script)) {
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 64);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port_ = ntohs(address.sin_port);
+        listener_ = listen_on_loopback(port_);
         wake_ = eventfd(0, EFD_CLOEXEC);
         thread_ = std::thread([this] { serve(); });
     }

@@ -2,7 +2,6 @@
 // it between the steps of the sink, or while the thread of a source works.
 #pragma once
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "net/amqp/frames.hpp"
+#include "unit/loopback.hpp"
 
 namespace outbox {
 
@@ -46,17 +46,7 @@ class ScriptedBroker {
         bool mandatory = false;
     };
 
-    ScriptedBroker() {
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 8);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port = ntohs(address.sin_port);
-    }
+    ScriptedBroker() { listener_ = listen_on_loopback(port, 8, SOCK_NONBLOCK); }
     ~ScriptedBroker() {
         hang_up();
         close(listener_);

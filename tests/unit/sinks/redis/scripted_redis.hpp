@@ -2,8 +2,6 @@
 // command instead of it, or send bytes that are no answer.
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -20,6 +18,7 @@
 #include <vector>
 
 #include "sinks/redis/stream_id.hpp"
+#include "unit/loopback.hpp"
 
 namespace outbox {
 
@@ -34,15 +33,9 @@ struct Answer {
 class ScriptedRedis {
   public:
     ScriptedRedis() {
-        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof address;
-        bind(listener_, reinterpret_cast<sockaddr*>(&address), length);
-        listen(listener_, 64);
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length);
-        port_ = std::to_string(ntohs(address.sin_port));
+        int number = 0;
+        listener_ = listen_on_loopback(number);
+        port_ = std::to_string(number);
         wake_ = eventfd(0, EFD_CLOEXEC);
         thread_ = std::thread([this] { serve(); });
     }
