@@ -83,20 +83,41 @@ class Cluster:
             account = pwd.getpwnam("postgres")
             os.chown(self.root, account.pw_uid, account.pw_gid)
             self._owner = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        subprocess.run(["cmake", "--install", self.build], check=True, stdout=subprocess.DEVNULL,
-                       env=os.environ | {"DESTDIR": str(self.root / "stage")})
+        subprocess.run(
+            ["cmake", "--install", self.build],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"DESTDIR": str(self.root / "stage")},
+        )
         if self.stage is not None:
             self.stage(self.root, self.pg_config)
         data = self.root / "data"
-        subprocess.run([self.bin / "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8",
-                        "--locale", "C.UTF-8", "-D", data],
-                       check=True, stdout=subprocess.DEVNULL, cwd="/", **self._owner)
+        subprocess.run(
+            [
+                self.bin / "initdb",
+                "--no-sync",
+                "-A",
+                "trust",
+                "-U",
+                "postgres",
+                "-E",
+                "UTF8",
+                "--locale",
+                "C.UTF-8",
+                "-D",
+                data,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            **self._owner,
+        )
         with open(data / "postgresql.conf", "a") as conf:
-            for name, value in self.settings.items():
-                conf.write(f"{name} = '{value.format(root=self.root)}'\n")
+            conf.writelines(f"{name} = '{value.format(root=self.root)}'\n" for name, value in self.settings.items())
         with open(self.log, "w") as log:
-            self._server = subprocess.Popen([self.bin / "postgres", "-D", data], stdout=log,
-                                            stderr=log, cwd="/", **self._owner)
+            self._server = subprocess.Popen(
+                [self.bin / "postgres", "-D", data], stdout=log, stderr=log, cwd="/", **self._owner
+            )
         self._wait_until_up()
         with self.connect("postgres") as connection:
             connection.execute("CREATE DATABASE bench")
@@ -109,8 +130,7 @@ class Cluster:
                 return
             except psycopg.OperationalError as error:
                 if self._server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(
-                        f"the server did not start: {error}\n{self.log.read_text()}") from error
+                    raise RuntimeError(f"the server did not start: {error}\n{self.log.read_text()}") from error
             time.sleep(0.05)
 
     def _stop(self) -> None:

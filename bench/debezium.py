@@ -100,10 +100,16 @@ class Engine:
         configuration = directory / "properties"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in pairs.items() if value is not None))
         self.log = directory / "log"
-        return ["java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-                "-Dorg.slf4j.simpleLogger.log.io.debezium.metrics.stats=error",  # thousands of lines
-                "-cp", f"{libraries}/*",
-                REPOSITORY / self.program, configuration]
+        return [
+            "java",
+            "-Xmx1g",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.log.io.debezium.metrics.stats=error",  # thousands of lines
+            "-cp",
+            f"{libraries}/*",
+            REPOSITORY / self.program,
+            configuration,
+        ]
 
     def __enter__(self) -> "Engine":
         command = self.command()
@@ -135,9 +141,16 @@ class Engine:
     def asleep(self) -> Iterator[None]:
         """Stops the process for the duration of the block, after it has read what there is."""
         here = self.bench.sql.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
-        self.wait_until(lambda: self.bench.sql.execute(
-            "SELECT FROM pg_replication_slots WHERE confirmed_flush_lsn >= %s", [here]).rowcount > 0,
-            120, "Debezium has read the WAL")
+        self.wait_until(
+            lambda: (
+                self.bench.sql.execute(
+                    "SELECT FROM pg_replication_slots WHERE confirmed_flush_lsn >= %s", [here]
+                ).rowcount
+                > 0
+            ),
+            120,
+            "Debezium has read the WAL",
+        )
         os.kill(self.process.pid, signal.SIGSTOP)
         try:
             yield

@@ -11,13 +11,14 @@ class Drain:
     """One backlog, from CREATE SERVER on."""
 
     start_up: float  # seconds until the first look with delivered events
-    rate: float      # events per second from then on
-    overall: float   # events per second since CREATE SERVER
+    rate: float  # events per second from then on
+    overall: float  # events per second since CREATE SERVER
     most_seen: float = 0  # highest value that `look` returned
 
 
-def drain(bench: Bench, events: int, url: str, limit: float = 300, pause: float = 0.01, look=None,
-          **options: str) -> Drain:
+def drain(
+    bench: Bench, events: int, url: str, limit: float = 300, pause: float = 0.01, look=None, **options: str
+) -> Drain:
     """Creates a destination for `events` events that wait in the log, and times its relay.
 
     The relay's own counter says what was delivered; the clock is ours. The rate is taken between two
@@ -38,5 +39,4 @@ def drain(bench: Bench, events: int, url: str, limit: float = 300, pause: float 
     first, last = seen[0], seen[-2] if len(seen) > 2 else seen[-1]
     if last[0] == first[0]:
         raise RuntimeError(f"{events} events are too few: they were delivered between two looks")
-    return Drain(first[0] - start, (last[1] - first[1]) / (last[0] - first[0]),
-                 events / (seen[-1][0] - start), most)
+    return Drain(first[0] - start, (last[1] - first[1]) / (last[0] - first[0]), events / (seen[-1][0] - start), most)

@@ -66,8 +66,9 @@ class Broker:
     def load(self, records: int, *variant: str) -> dict:
         """Runs the bare loop on a topic of its own. Its records have headers if `variant` says so."""
         with self.topic() as topic:
-            return self.bench.program("kafka_loader", self.address, topic, str(records), str(KEYS), payload(200),
-                                      COMPRESSION, *variant)
+            return self.bench.program(
+                "kafka_loader", self.address, topic, str(records), str(KEYS), payload(200), COMPRESSION, *variant
+            )
 
     def destination(self, topic: str) -> dict[str, str]:
         return {"url": f"kafka://{self.address}", "topic": topic, "compression": COMPRESSION}
@@ -85,8 +86,12 @@ def kafka(bench: Bench) -> Iterator[Broker]:
     configuration.write_text(BROKER.format(directory=directory / "data", port=port, controller=free_port()))
     java = ["java", "-Xms1g", "-Xmx1g", "-cp", f"{libraries}/*"]
     with (directory / "log").open("w") as log:
-        subprocess.run([*java, "kafka.tools.StorageTool", "format", "-t", "outboxoutboxoutboxoutb", "-c",
-                        configuration], check=True, stdout=log, stderr=log)
+        subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", "outboxoutboxoutboxoutb", "-c", configuration],
+            check=True,
+            stdout=log,
+            stderr=log,
+        )
         with subprocess.Popen([*java, "kafka.Kafka", configuration], stdout=log, stderr=log) as server:
             try:
                 wait_until(lambda: answers(port), 60, "Kafka answers")

@@ -14,8 +14,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def _machine_seconds() -> float:
-    user, nice, system, _, _, _, _, steal = map(
-        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    user, nice, system, _, _, _, _, steal = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
     return (user + nice + system + steal) / TICK
 
 

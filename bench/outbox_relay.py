@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from machine import seconds_of
 from workload import Bench, Unavailable, wait_until
@@ -22,9 +21,21 @@ class SqlEdition(Bench):
         script = self.programs.parent / "sql" / "pg_outbox--sql.sql"
         if not script.exists():
             raise Unavailable(f"{script} is not there")
-        subprocess.run([self.cluster.bin / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d",
-                        self.cluster.conninfo(self.database), "-f", script],
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                self.cluster.bin / "psql",
+                "-X",
+                "-q",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-d",
+                self.cluster.conninfo(self.database),
+                "-f",
+                script,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         self.sql.execute("INSERT INTO outbox.setting VALUES ('allowed_hosts', '127.0.0.1, localhost')")
 
     @contextmanager
@@ -65,9 +76,9 @@ class Used:
     """What one run of the program with --once took, from its start to its end."""
 
     seconds: float
-    relay: float   # seconds of processor time: of the program
+    relay: float  # seconds of processor time: of the program
     server: float  # and of the server, with all its processes
-    peak: float    # most resident memory of the program, MiB
+    peak: float  # most resident memory of the program, MiB
     most_seen: float  # highest value that `look` returned
 
 
@@ -88,10 +99,14 @@ class OutboxRelay:
         if not program.exists():
             raise Unavailable(f"{program} is not built")
         cluster = self.bench.cluster
-        self.configuration.write_text("\n".join(
-            f"[databases.{each.database}]\n"
-            f"url = \"postgresql:///{each.database}?host={cluster.root}&port={cluster.settings['port']}&user=postgres\"\n"
-            f"{self.options}\n" for each in self.databases))
+        self.configuration.write_text(
+            "\n".join(
+                f"[databases.{each.database}]\n"
+                f'url = "postgresql:///{each.database}?host={cluster.root}&port={cluster.settings["port"]}&user=postgres"\n'
+                f"{self.options}\n"
+                for each in self.databases
+            )
+        )
         self.configuration.chmod(0o600)
         return [program, "--config", self.configuration, *arguments]
 
@@ -114,11 +129,18 @@ class OutboxRelay:
         if status != 0:
             raise RuntimeError(f"outbox-relay ended with {self.process.returncode}: {self.told()}")
         # The server counts the time of sessions that have ended.
-        wait_until(lambda: self.bench.sql.execute(
-            "SELECT FROM pg_stat_activity WHERE application_name LIKE 'outbox-relay%'").rowcount == 0,
-            10, "the sessions of outbox-relay have ended", pause=0.01)
-        return Used(seconds, usage.ru_utime + usage.ru_stime, seconds_of(server) - before,
-                    usage.ru_maxrss / 1024, most)
+        wait_until(
+            lambda: (
+                self.bench.sql.execute(
+                    "SELECT FROM pg_stat_activity WHERE application_name LIKE 'outbox-relay%'"
+                ).rowcount
+                == 0
+            ),
+            10,
+            "the sessions of outbox-relay have ended",
+            pause=0.01,
+        )
+        return Used(seconds, usage.ru_utime + usage.ru_stime, seconds_of(server) - before, usage.ru_maxrss / 1024, most)
 
     def told(self) -> str:
         return self.log.read_text()[-3000:]

@@ -100,8 +100,7 @@ class Contest:
             step()
 
     def _measure_relay(self, server: int) -> None:
-        used = self.bench.undisturbed(
-            lambda: self._drain(server, lambda: cpu_seconds(self.bench.relay_pid())))
+        used = self.bench.undisturbed(lambda: self._drain(server, lambda: cpu_seconds(self.bench.relay_pid())))
         self.relay.append(used.rate)
         self.cpu.append(used.most_seen / self.events * 1e6)
 
@@ -109,12 +108,12 @@ class Contest:
         self.loop.append(self.events / self.bench.undisturbed(lambda: self._post(server)))
 
     def _post(self, server: int) -> float:
-        return self.bench.program("poster", f"http://127.0.0.1:{server}", str(self.connections),
-                                  str(self.recorded), *self.headers)["seconds"]
+        return self.bench.program(
+            "poster", f"http://127.0.0.1:{server}", str(self.connections), str(self.recorded), *self.headers
+        )["seconds"]
 
     def ratios(self) -> list[float]:
         return [relay / loop for relay, loop in zip(self.relay, self.loop)]
 
     def shape(self) -> str:
-        return (f"{self.events / self.requests:.0f} events a request, "
-                f"{self.connections} connections")
+        return f"{self.events / self.requests:.0f} events a request, {self.connections} connections"

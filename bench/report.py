@@ -46,8 +46,7 @@ class Figure:
     details: dict = field(default_factory=dict)  # for the JSON only
     logarithmic: bool = False
 
-    def add(self, label: str, samples: float | list[float], unit: str = "",
-            goal: Goal | None = None) -> Row:
+    def add(self, label: str, samples: float | list[float], unit: str = "", goal: Goal | None = None) -> Row:
         values = samples if isinstance(samples, list) else [samples]
         row = Row(label, values, unit, goal)
         self.rows.append(row)
@@ -66,9 +65,11 @@ def print_table(figure: Figure) -> None:
     print(f"  {'':{width}}  {'median':>10}  {'min':>10}  {'max':>10}  {'must':>9}  {'hope':>9}")
     for row in figure.rows:
         goals = [number(row.goal.must), number(row.goal.hope)] if row.goal else ["", ""]
-        print(f"  {row.label:{width}}  {number(row.value):>10}  {number(min(row.samples)):>10}  "
-              f"{number(max(row.samples)):>10}  {goals[0]:>9}  {goals[1]:>9}  "
-              f"{row.unit:9} {row.verdict}".rstrip())
+        print(
+            f"  {row.label:{width}}  {number(row.value):>10}  {number(min(row.samples)):>10}  "
+            f"{number(max(row.samples)):>10}  {goals[0]:>9}  {goals[1]:>9}  "
+            f"{row.unit:9} {row.verdict}".rstrip()
+        )
     for note in figure.notes:
         print(f"  - {note}")
 
@@ -92,14 +93,21 @@ def plot(figures: list[Figure], path: Path) -> None:
 
     shown = [[row for row in figure.rows if row.unit == figure.rows[0].unit] for figure in figures]
     heights = [1.2 + 0.35 * len(rows) for rows in shown]
-    page, panels = pyplot.subplots(len(figures), 1, figsize=(10, sum(heights)), squeeze=False,
-                                   gridspec_kw={"height_ratios": heights})
+    page, panels = pyplot.subplots(
+        len(figures), 1, figsize=(10, sum(heights)), squeeze=False, gridspec_kw={"height_ratios": heights}
+    )
     for figure, rows, panel in zip(figures, shown, panels[:, 0]):
         values = [row.value for row in rows]
-        spread = [[row.value - min(row.samples) for row in rows],
-                  [max(row.samples) - row.value for row in rows]]
-        panel.barh(range(len(rows)), values, xerr=spread, height=0.6, ecolor="0.3", capsize=2,
-                   color=["tab:blue" if row.goal else "0.75" for row in rows])
+        spread = [[row.value - min(row.samples) for row in rows], [max(row.samples) - row.value for row in rows]]
+        panel.barh(
+            range(len(rows)),
+            values,
+            xerr=spread,
+            height=0.6,
+            ecolor="0.3",
+            capsize=2,
+            color=["tab:blue" if row.goal else "0.75" for row in rows],
+        )
         for i, row in enumerate(rows):
             panel.annotate(f" {number(row.value)}", (max(row.samples), i), va="center", fontsize=8)
             if row.goal:

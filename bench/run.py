@@ -15,10 +15,54 @@ import report
 from cluster import Cluster
 from workload import Bench, Unavailable
 
-FIGURES = ["enqueue", "drain_null", "drain_http", "drain_https", "drain_inbox", "drain_pubsub", "drain_sqs", "drain_mqtt", "drain_rabbitmq", "drain_nats", "drain_redis", "kafka_drain", "kafka_exactly_once", "kafka_latency", "latency", "latency_load", "backlog", "memory", "idle",
-           "wal", "rotation", "outage", "isolation", "destinations", "expressions", "duplicates", "pull", "inbox_check", "inbox_apply", "dedupe", "apply", "end_to_end",
-           "capture", "capture_bulk", "outbox_view", "backfill", "impaired", "impaired_lanes", "endpoints", "operators",
-           "sql_enqueue", "relay_drain", "relay_drain_http", "relay_latency", "relay_idle", "relay_memory"]
+FIGURES = [
+    "enqueue",
+    "drain_null",
+    "drain_http",
+    "drain_https",
+    "drain_inbox",
+    "drain_pubsub",
+    "drain_sqs",
+    "drain_mqtt",
+    "drain_rabbitmq",
+    "drain_nats",
+    "drain_redis",
+    "kafka_drain",
+    "kafka_exactly_once",
+    "kafka_latency",
+    "latency",
+    "latency_load",
+    "backlog",
+    "memory",
+    "idle",
+    "wal",
+    "rotation",
+    "outage",
+    "isolation",
+    "destinations",
+    "expressions",
+    "duplicates",
+    "pull",
+    "inbox_check",
+    "inbox_apply",
+    "dedupe",
+    "apply",
+    "end_to_end",
+    "capture",
+    "capture_bulk",
+    "outbox_view",
+    "backfill",
+    "impaired",
+    "impaired_lanes",
+    "endpoints",
+    "operators",
+    "sql_enqueue",
+    "relay_drain",
+    "relay_drain_http",
+    "relay_latency",
+    "relay_idle",
+    "relay_memory",
+]
 ON_REQUEST = ["enqueue_draining", "held_snapshot", "backlog_huge", "curves", "ulak", "citus"]
 
 
@@ -27,9 +71,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: a look, not a figure")
     parser.add_argument("--rounds", type=int, help="of versus; otherwise 5, or 1 with --quick")
-    parser.add_argument("figures", nargs="*", metavar="figure", default=FIGURES,
-                        help=f"one or more of {', '.join(FIGURES)}; or, only when named, {', '.join(ON_REQUEST)}; "
-                             "or versus and names of peers: all peers in one run")
+    parser.add_argument(
+        "figures",
+        nargs="*",
+        metavar="figure",
+        default=FIGURES,
+        help=f"one or more of {', '.join(FIGURES)}; or, only when named, {', '.join(ON_REQUEST)}; "
+        "or versus and names of peers: all peers in one run",
+    )
     arguments = parser.parse_args()
     if arguments.figures[0] == "versus":
         return arguments
@@ -40,12 +89,17 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def about(quick: bool) -> dict:
-    commit = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"],
-                            capture_output=True, text=True)
+    commit = subprocess.run(
+        ["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"], capture_output=True, text=True
+    )
     model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return {"commit": commit.stdout.strip(), "started": time.strftime("%Y-%m-%d %H:%M:%S%z"),
-            "quick": quick, "processor": model.group(1) if model else platform.machine(),
-            "cores": os.cpu_count()}
+    return {
+        "commit": commit.stdout.strip(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S%z"),
+        "quick": quick,
+        "processor": model.group(1) if model else platform.machine(),
+        "cores": os.cpu_count(),
+    }
 
 
 def measure(name: str, build: Path, quick: bool) -> report.Figure:
@@ -61,6 +115,7 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.figures[0] == "versus":
         from versus import compare
+
         compare.main(arguments.build, arguments.quick, arguments.rounds, arguments.figures[1:], about(arguments.quick))
         return
     output = arguments.build / "bench"

@@ -55,8 +55,7 @@ def payload(size: int = 512) -> str:
     return json.dumps(event)
 
 
-def wait_until(reached: Callable[[], bool], seconds: float, what: str,
-               pause: float = 0.05) -> None:
+def wait_until(reached: Callable[[], bool], seconds: float, what: str, pause: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not reached():
         if time.monotonic() > deadline:
@@ -117,13 +116,19 @@ class Bench:
                 return result
 
     def disturbances(self) -> str:
-        return (f"others used more than {MOST_FOR_OTHERS:.0%} of the machine during "
-                f"{self.disturbed} of {self.slices} slices")
+        return (
+            f"others used more than {MOST_FOR_OTHERS:.0%} of the machine during "
+            f"{self.disturbed} of {self.slices} slices"
+        )
 
     def pgbench(self, arguments: list, environment: dict | None = None) -> str:
         """Runs pgbench to its end; returns its report and its progress messages."""
-        run = subprocess.run([self.cluster.bin / "pgbench", "-n", *arguments,
-                              self.cluster.conninfo(self.database)], capture_output=True, text=True, env=environment)
+        run = subprocess.run(
+            [self.cluster.bin / "pgbench", "-n", *arguments, self.cluster.conninfo(self.database)],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
         if run.returncode != 0:
             raise RuntimeError(f"pgbench failed: {run.stderr[-2000:]}")
         return run.stdout + run.stderr
@@ -137,8 +142,9 @@ class Bench:
         pages = self.sql.execute("SELECT setting::int FROM pg_settings WHERE name = 'shared_buffers'")
         self.sql.execute("CREATE TABLE filler (page text)")
         self.sql.execute("ALTER TABLE filler ALTER page SET STORAGE PLAIN")
-        self.sql.execute("INSERT INTO filler SELECT repeat('x', 7000) FROM generate_series(1, %s)",
-                         [pages.fetchone()[0]])
+        self.sql.execute(
+            "INSERT INTO filler SELECT repeat('x', 7000) FROM generate_series(1, %s)", [pages.fetchone()[0]]
+        )
         self.sql.execute("DROP TABLE filler")
         self.sql.execute("CHECKPOINT")
 
@@ -149,12 +155,15 @@ class Bench:
 
     # -- the log ------------------------------------------------------------------------------
 
-    def fill(self, events: int, per: int, sessions: int = 2, size: int = 512,
-             ordered: bool = True, keys: int = KEYS) -> None:
+    def fill(
+        self, events: int, per: int, sessions: int = 2, size: int = 512, ordered: bool = True, keys: int = KEYS
+    ) -> None:
         """Puts events into the log in committed transactions of `per`."""
         script = self.cluster.root / "fill.sql"
-        script.write_text(f"CALL fill({events // sessions}, {per}, '{payload(size)}', "
-                          f"{'NULL' if ordered else chr(39) * 2}, {keys});\n")
+        script.write_text(
+            f"CALL fill({events // sessions}, {per}, '{payload(size)}', "
+            f"{'NULL' if ordered else chr(39) * 2}, {keys});\n"
+        )
         environment = os.environ | {"PGOPTIONS": "-c synchronous_commit=off"}
         self.pgbench(["-t", "1", "-c", str(sessions), "-j", str(sessions), "-f", script], environment)
         # A relay waits until the events are on disk, which is not to be measured.
@@ -168,16 +177,19 @@ class Bench:
     @contextmanager
     def destination(self, url: str, called: str = "sink", **options: str):
         """Creates a destination for the duration of the block."""
+
         def listed(options: dict[str, str]) -> str:
             quoted = {name: value.replace("'", "''") for name, value in options.items()}
             return ", ".join(f"{name} '{value}'" for name, value in quoted.items())
 
         self.sql.execute("BEGIN")
-        self.sql.execute(f"CREATE SERVER {called} FOREIGN DATA WRAPPER pg_outbox "
-                         f"OPTIONS ({listed({'url': url} | options)})")
+        self.sql.execute(
+            f"CREATE SERVER {called} FOREIGN DATA WRAPPER pg_outbox OPTIONS ({listed({'url': url} | options)})"
+        )
         if self.credentials:
-            self.sql.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER {called} "
-                             f"OPTIONS ({listed(self.credentials)})")
+            self.sql.execute(
+                f"CREATE USER MAPPING FOR CURRENT_USER SERVER {called} OPTIONS ({listed(self.credentials)})"
+            )
         self.sql.execute("COMMIT")
         try:
             yield
@@ -186,19 +198,22 @@ class Bench:
             wait_until(lambda: self.relay_pid(called) is None, 10, "the relay has ended")
 
     def relay_pid(self, called: str = "sink") -> int | None:
-        row = self.sql.execute("SELECT pid FROM outbox.workers() WHERE kind = 'relay' AND name = %s",
-                               [called]).fetchone()
+        row = self.sql.execute(
+            "SELECT pid FROM outbox.workers() WHERE kind = 'relay' AND name = %s", [called]
+        ).fetchone()
         return row and row[0]
 
     def delivered(self) -> int:
         row = self.sql.execute(
-            "SELECT delivered FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'").fetchone()
+            "SELECT delivered FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'"
+        ).fetchone()
         return row[0] if row else 0
 
     def delivered_bytes(self) -> int:
         """Of payloads, since the relay started."""
         return self.sql.execute(
-            "SELECT delivered_bytes FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'").fetchone()[0]
+            "SELECT delivered_bytes FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'"
+        ).fetchone()[0]
 
     def wait_until_idle(self) -> None:
         wait_until(lambda: self.status()["state"] == "idle", 30, "the relay is idle")

@@ -26,7 +26,9 @@ def measure(bench: Bench) -> Figure:
     def rate(program: str, way: str) -> float:
         bench.sql.execute("TRUNCATE history, account, inbox.processed, inbox.consumer_offset")
         bench.sql.execute("CHECKPOINT")
-        result = bench.program("apply", program, way, bench.cluster.conninfo(), str(events), str(CONNECTIONS), str(BATCH))
+        result = bench.program(
+            "apply", program, way, bench.cluster.conninfo(), str(events), str(CONNECTIONS), str(BATCH)
+        )
         written = bench.sql.execute("SELECT count(*) FROM history").fetchone()[0]
         if written != events:
             raise RuntimeError(f"{written} of {events} events were applied by {program}")
@@ -47,6 +49,8 @@ def measure(bench: Bench) -> Figure:
     figure.add("each statement awaited, consumer / bare", ratios["execute"], "of bare")
     for (program, way), samples in rates.items():
         figure.add(f"{program}, {way}", samples, "events/s")
-    figure.notes = [f"{CONNECTIONS} connections, batches of {BATCH}; an insert and a versioned upsert for each event",
-                    bench.disturbances()]
+    figure.notes = [
+        f"{CONNECTIONS} connections, batches of {BATCH}; an insert and a versioned upsert for each event",
+        bench.disturbances(),
+    ]
     return figure

@@ -19,7 +19,8 @@ def start(bench: Bench, rate: int | None = None) -> int:
 def progress(bench: Bench, task: int) -> tuple[str, int]:
     """Returns the state and the number of rows done."""
     state, rows, error = bench.sql.execute(
-        "SELECT state, rows_done, last_error FROM outbox.backfill_progress WHERE id = %s", [task]).fetchone()
+        "SELECT state, rows_done, last_error FROM outbox.backfill_progress WHERE id = %s", [task]
+    ).fetchone()
     if state == "failed":
         raise RuntimeError(f"the backfill failed: {error}")
     return state, rows
@@ -90,6 +91,9 @@ def measure(bench: Bench) -> Figure:
     figure.add("workload beside it / alone", ratios, "ratio", Goal(0.9, 1.0))
     figure.add("workload beside it", [slice.rate for slice, _ in limited], "tps")
     figure.add("workload alone", [slice.rate for slice in workloads], "tps")
-    figure.notes = [f"{CLIENTS} clients that change single rows of the captured table; snapshot events of whole rows of nine columns; "
-                    "null: drains all the time", bench.disturbances()]
+    figure.notes = [
+        f"{CLIENTS} clients that change single rows of the captured table; snapshot events of whole rows of nine columns; "
+        "null: drains all the time",
+        bench.disturbances(),
+    ]
     return figure

@@ -83,10 +83,15 @@ def measure(bench: Bench) -> Figure:
             costs["large"] += bench.undisturbed(lambda: costs_of_backlog(bench, large, 1))
             around += bench.undisturbed(lambda: costs_of_backlog(bench, SMALL, SMALL_RUNS))
             costs["small"] += around
-            ratios.append(Cost(costs["large"][-1].elapsed / median(c.elapsed for c in around),
-                               costs["large"][-1].processor / median(c.processor for c in around)))
-            bench.say(f"round {turn + 1} of {rounds}: {ratios[-1].elapsed:.2f}, "
-                      f"processor time {ratios[-1].processor:.2f}")
+            ratios.append(
+                Cost(
+                    costs["large"][-1].elapsed / median(c.elapsed for c in around),
+                    costs["large"][-1].processor / median(c.processor for c in around),
+                )
+            )
+            bench.say(
+                f"round {turn + 1} of {rounds}: {ratios[-1].elapsed:.2f}, processor time {ratios[-1].processor:.2f}"
+            )
 
     figure = Figure("backlog", f"Cost of an event with a backlog of {large:,}, over that with {SMALL:,}")
     goal = Goal(1.1, 1.0, less_is_better=True)

@@ -32,5 +32,8 @@ def measure(bench: Bench) -> Figure:
     figure.add("time", huge.elapsed, "ns/event")
     figure.add(f"time, backlog of {SMALL:,}", [one.elapsed for one in around], "ns/event")
     figure.add("time to the first delivery", huge.first, "s")
-    figure.notes = [f"payloads of {SIZE} bytes, transactions of 100 events; the relay runs already; one run", bench.disturbances()]
+    figure.notes = [
+        f"payloads of {SIZE} bytes, transactions of 100 events; the relay runs already; one run",
+        bench.disturbances(),
+    ]
     return figure

@@ -36,7 +36,9 @@ PLPGSQL = """
     END $$;
     CREATE TRIGGER enqueue_change AFTER UPDATE ON {name} FOR EACH ROW EXECUTE FUNCTION enqueue_change()
 """
-CAPTURE = "SELECT outbox.capture('{name}', aggregate_type => 'account', version => 'version', on_update => '{on_update}')"
+CAPTURE = (
+    "SELECT outbox.capture('{name}', aggregate_type => 'account', version => 'version', on_update => '{on_update}')"
+)
 
 
 def create_table(bench: Bench, name: str, rows: int = ACCOUNTS, fillfactor: int = 50) -> None:
@@ -53,7 +55,9 @@ class Variant:
 
 
 BASELINE = Variant("plain", "without capture (baseline)")
-CHANGED = Variant("changed", "captured, what changed", CAPTURE.format(name="changed", on_update="changed"), Goal(0.85, 0.95))
+CHANGED = Variant(
+    "changed", "captured, what changed", CAPTURE.format(name="changed", on_update="changed"), Goal(0.85, 0.95)
+)
 FULL = Variant("whole", "captured, the whole row", CAPTURE.format(name="whole", on_update="full"))
 BY_HAND = Variant("by_hand", "trigger in PL/pgSQL, the whole row", PLPGSQL.format(name="by_hand"))
 VARIANTS = [CHANGED, FULL, BY_HAND]
@@ -96,8 +100,10 @@ def measure(bench: Bench) -> Figure:
             shares[variant].append(here.rate / ((before.rate + after.rate) / 2))
             by_processor[variant].append((before.processor + after.processor) / 2 / here.processor)
             before = after
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{variant.label} {values[-1]:.2f}" for variant, values in shares.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(f"{variant.label} {values[-1]:.2f}" for variant, values in shares.items())
+        )
 
     def over_by_hand(variant: Variant) -> list[float]:
         return [ours / theirs for ours, theirs in zip(shares[variant], shares[BY_HAND])]
@@ -111,6 +117,9 @@ def measure(bench: Bench) -> Figure:
     figure.add("captured, the whole row / trigger in PL/pgSQL", over_by_hand(FULL), "ratio")
     for variant, values in rates.items():
         figure.add(variant.label, values, "tps")
-    figure.notes = [f"{CLIENTS} clients, pgbench -M prepared, a statement a transaction, {rounds} rounds of {seconds - 1} s slices; "
-                    "rows of nine columns, of which two change", bench.disturbances()]
+    figure.notes = [
+        f"{CLIENTS} clients, pgbench -M prepared, a statement a transaction, {rounds} rounds of {seconds - 1} s slices; "
+        "rows of nine columns, of which two change",
+        bench.disturbances(),
+    ]
     return figure

@@ -44,16 +44,20 @@ def measure(bench: Bench) -> Figure:
         update(bench, table, ROWS)
     for turn in range(rounds):
         order = list(ways)
-        for table in order[turn % 3:] + order[:turn % 3]:
+        for table in order[turn % 3 :] + order[: turn % 3]:
             runs[table].append(bench.undisturbed(lambda: update(bench, table, ROWS)))
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{ways[table]} {values[-1].seconds:.2f} s" for table, values in runs.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(f"{ways[table]} {values[-1].seconds:.2f} s" for table, values in runs.items())
+        )
     larger = {table: update(bench, table, many) for table in ways}
 
     def ratios(table: str) -> list[float]:
         return [plain.seconds / captured.seconds for plain, captured in zip(runs["plain"], runs[table])]
 
-    figure = Figure("capture_bulk", f"UPDATE of {ROWS:,} rows of a captured table, as a share of the same without capture")
+    figure = Figure(
+        "capture_bulk", f"UPDATE of {ROWS:,} rows of a captured table, as a share of the same without capture"
+    )
     figure.add("captured, what changed", ratios("changed"), "of baseline", Goal(0.6, 0.7))
     figure.add("captured, the whole row", ratios("whole"), "of baseline")
     for table, label in ways.items():
@@ -62,5 +66,8 @@ def measure(bench: Bench) -> Figure:
         figure.add(f"memory of the backend, {label}", [run.memory for run in runs[table]], "MiB")
     for table, label in ways.items():
         figure.add(f"the same with {many:,} rows, {label}", larger[table].memory, "MiB")
-    figure.notes = ["one session, a new one each time; vacuumed, after a checkpoint; rows of nine columns, of which two change", bench.disturbances()]
+    figure.notes = [
+        "one session, a new one each time; vacuumed, after a checkpoint; rows of nine columns, of which two change",
+        bench.disturbances(),
+    ]
     return figure

@@ -89,8 +89,22 @@ def run_clients(bench: Bench, statement: str, clients: int, seconds: int) -> int
     """Returns the number of transactions."""
     script = bench.cluster.root / "citus.sql"
     script.write_text(f"\\set id random(1, {KEYS})\n{statement}")
-    report = bench.pgbench(["-M", "prepared", "-c", str(clients), "-j", "1", "-T", str(seconds),
-                            "-D", f"payload={payload()}", "-f", script])
+    report = bench.pgbench(
+        [
+            "-M",
+            "prepared",
+            "-c",
+            str(clients),
+            "-j",
+            "1",
+            "-T",
+            str(seconds),
+            "-D",
+            f"payload={payload()}",
+            "-f",
+            script,
+        ]
+    )
     return int(re.search(r"actually processed: (\d+)", report).group(1))
 
 
@@ -101,7 +115,9 @@ def events_per_second(at: list[Bench], nodes: list[Bench], statement: str, secon
     start = time.monotonic()
     with ThreadPoolExecutor(len(at)) as pool:
         events = sum(pool.map(lambda bench: run_clients(bench, statement, CLIENTS // len(at), seconds), at))
-    wait_until(lambda: sum(bench.delivered() for bench in nodes) >= events, 30, f"{events} events are delivered", pause=0.005)
+    wait_until(
+        lambda: sum(bench.delivered() for bench in nodes) >= events, 30, f"{events} events are delivered", pause=0.005
+    )
     return events / (time.monotonic() - start)
 
 
@@ -120,7 +136,11 @@ def relays_to_null(coordinator: Bench, nodes: list[Bench]) -> Iterator[None]:
 def measure(bench: Bench) -> Figure:
     rounds, seconds = (3, 4) if bench.quick else (7, 8)
     bench.touch_memory()
-    rates: dict[str, list[float]] = {"one server": [], "clients at the node of their keys": [], "clients at the coordinator": []}
+    rates: dict[str, list[float]] = {
+        "one server": [],
+        "clients at the node of their keys": [],
+        "clients at the coordinator": [],
+    }
     with run_nodes(bench) as nodes:
         coordinator = nodes[0]
 
@@ -143,16 +163,27 @@ def measure(bench: Bench) -> Figure:
         for turn in range(rounds):
             for label, run in kinds.items():
                 rates[label].append(bench.undisturbed(run))
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(f"{label} {values[-1]:,.0f}/s" for label, values in rates.items()))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{label} {values[-1]:,.0f}/s" for label, values in rates.items())
+            )
 
     alone, *clusters = rates
-    figure = Figure("citus", f"Events of a coordinator and {WORKERS} workers of Citus on one machine, enqueued and delivered to null:")
+    figure = Figure(
+        "citus",
+        f"Events of a coordinator and {WORKERS} workers of Citus on one machine, enqueued and delivered to null:",
+    )
     for label in clusters:
         ratios = [rate / single for rate, single in zip(rates[label], rates[alone])]
         figure.add(label, ratios, "of one server", GOAL if label == clusters[0] else None)
     for label, values in rates.items():
         figure.add(label, values, "events/s")
-    figure.add("clients at the node of their keys, a node", [rate / (1 + WORKERS) for rate in rates[clusters[0]]], "events/s")
-    figure.notes = [f"{CLIENTS} clients in all, payload of 512 bytes, {rounds} rounds of {seconds} s, a transaction an event; "
-                    "nodes share processors and disk", bench.disturbances()]
+    figure.add(
+        "clients at the node of their keys, a node", [rate / (1 + WORKERS) for rate in rates[clusters[0]]], "events/s"
+    )
+    figure.notes = [
+        f"{CLIENTS} clients in all, payload of 512 bytes, {rounds} rounds of {seconds} s, a transaction an event; "
+        "nodes share processors and disk",
+        bench.disturbances(),
+    ]
     return figure

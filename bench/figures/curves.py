@@ -61,13 +61,25 @@ def curves(bench: Bench) -> list[Curve]:
     few, most = (100_000, 1_000_000) if bench.quick else (500_000, 10_000_000)
     backlog = [size for size in (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000) if size <= most]
     sizes = (64, 512, 4_096, 32_768)
-    found = [Curve("by backlog", "events that wait", [point(bench, size, size) for size in backlog]),
-             Curve("by payload", "bytes of an event", [point(bench, size, min(few, 1_600_000_000 // size // 1_000 * 1_000), size=size) for size in sizes]),
-             Curve("by transaction", "events of a transaction", [point(bench, per, few, per=per) for per in (1, 10, 100, 1_000)]),
-             Curve("by destinations", "destinations", [many(bench, count, few) for count in (1, 2, 4, 8, 16)])]
+    found = [
+        Curve("by backlog", "events that wait", [point(bench, size, size) for size in backlog]),
+        Curve(
+            "by payload",
+            "bytes of an event",
+            [point(bench, size, min(few, 1_600_000_000 // size // 1_000 * 1_000), size=size) for size in sizes],
+        ),
+        Curve(
+            "by transaction",
+            "events of a transaction",
+            [point(bench, per, few, per=per) for per in (1, 10, 100, 1_000)],
+        ),
+        Curve("by destinations", "destinations", [many(bench, count, few) for count in (1, 2, 4, 8, 16)]),
+    ]
     with nginx(bench) as port:
-        keys = [point(bench, keys, min(few // 2, 20_000 * keys), f"http://127.0.0.1:{port}/events", keys=keys)
-                for keys in (1, 10, 100, 10_000)]
+        keys = [
+            point(bench, keys, min(few // 2, 20_000 * keys), f"http://127.0.0.1:{port}/events", keys=keys)
+            for keys in (1, 10, 100, 10_000)
+        ]
     return [*found, Curve("by keys, to HTTP", "ordering keys", keys)]
 
 
@@ -78,7 +90,7 @@ def plot(found: list[Curve], path: Path) -> None:
     from matplotlib import pyplot
 
     page, panels = pyplot.subplots(2, (len(found) + 1) // 2, figsize=(15, 7.2))
-    for panel in panels.flat[len(found):]:
+    for panel in panels.flat[len(found) :]:
         panel.axis("off")
     for curve, panel in zip(found, panels.flat):
         xs = [one.at for one in curve.points]
@@ -110,5 +122,8 @@ def measure(bench: Bench) -> Figure:
     for curve in found:
         for one in curve.points:
             figure.add(f"{curve.title}: {one.at:,}, rate from CREATE SERVER on", one.rate, "events/s")
-    figure.notes = ["512-byte events unless said otherwise, 100 a transaction, 10,000 keys; medians of three", bench.disturbances()]
+    figure.notes = [
+        "512-byte events unless said otherwise, 100 a transaction, 10,000 keys; medians of three",
+        bench.disturbances(),
+    ]
     return figure

@@ -64,9 +64,11 @@ def measure(bench: Bench) -> Figure:
     figure.add("10,000/s, last tenth / first", sustained, "of first")
     figure.add(f"a check, {SMALL:,} ids", small_costs, "us")
     figure.add(f"a check, {large:,} ids", large_costs, "us")
-    figure.notes = ["one session, a transaction each, without waiting for the disk; ids of version 7",
-                    "10,000/s: ids of version 4, a window of ten seconds, pruned every second, autovacuum on",
-                    bench.disturbances()]
+    figure.notes = [
+        "one session, a transaction each, without waiting for the disk; ids of version 7",
+        "10,000/s: ids of version 4, a window of ten seconds, pruned every second, autovacuum on",
+        bench.disturbances(),
+    ]
     return figure
 
 
@@ -83,7 +85,9 @@ def sustain(bench: Bench, seconds: int) -> float:
 
     with bench.cluster.connect("small") as connection:
         connection.execute("SELECT inbox.set_window('10 seconds')")
-        connection.execute("ALTER TABLE inbox.processed_32 SET (autovacuum_enabled = on, autovacuum_vacuum_cost_delay = 0)")
+        connection.execute(
+            "ALTER TABLE inbox.processed_32 SET (autovacuum_enabled = on, autovacuum_vacuum_cost_delay = 0)"
+        )
         connection.execute("TRUNCATE inbox.processed")
     pruner = threading.Thread(target=prune)
     pruner.start()

@@ -22,7 +22,7 @@ class Work:
     """Of all relays."""
 
     processor: float  # microseconds an event and destination
-    rate: float       # events a second and destination
+    rate: float  # events a second and destination
 
 
 def relays(bench: Bench) -> list[tuple[int, int, str]]:
@@ -48,8 +48,12 @@ def deliver(bench: Bench, count: int, events: int, send) -> Work:
     wanted = sum(delivered for _, delivered, _ in before) + count * events
     start = time.monotonic()
     send()
-    wait_until(lambda: sum(delivered for _, delivered, _ in relays(bench)) >= wanted, 120,
-               "all events are delivered", pause=0.01)
+    wait_until(
+        lambda: sum(delivered for _, delivered, _ in relays(bench)) >= wanted,
+        120,
+        "all events are delivered",
+        pause=0.01,
+    )
     elapsed = time.monotonic() - start
     used = sum(processor_time(pid) for pid, _, _ in before) - used
     return Work(used / events / count / 1e3, events / elapsed)
@@ -61,18 +65,24 @@ def backlog(bench: Bench, count: int, events: int) -> Work:
         bench.sql.execute("SELECT outbox.pause(srvname) FROM pg_foreign_server")
         wait_for(bench, "paused", count)
         bench.fill(events, 100)
-        return deliver(bench, count, events,
-                       lambda: bench.sql.execute("SELECT outbox.resume(srvname) FROM pg_foreign_server"))
+        return deliver(
+            bench, count, events, lambda: bench.sql.execute("SELECT outbox.resume(srvname) FROM pg_foreign_server")
+        )
 
 
 def stream(bench: Bench, count: int, events: int) -> Work:
     bench.clear_log()
     script = bench.cluster.root / "stream.sql"
-    script.write_text("SELECT outbox.enqueue('account', 'a' || (random() * 10000)::int, 'AccountChanged', "
-                      f"'{payload()}');\n")
+    script.write_text(
+        f"SELECT outbox.enqueue('account', 'a' || (random() * 10000)::int, 'AccountChanged', '{payload()}');\n"
+    )
     with destinations(bench, count):
-        return deliver(bench, count, events, lambda: bench.pgbench(
-            ["-t", str(events // 4), "-c", "4", "-R", str(STREAM), "-f", script]))
+        return deliver(
+            bench,
+            count,
+            events,
+            lambda: bench.pgbench(["-t", str(events // 4), "-c", "4", "-R", str(STREAM), "-f", script]),
+        )
 
 
 def measure(bench: Bench) -> Figure:
@@ -85,20 +95,25 @@ def measure(bench: Bench) -> Figure:
         for kind, (run, events) in kinds.items():
             for count in (1, 2, MANY):
                 results.setdefault((kind, count), []).append(bench.undisturbed(lambda: run(bench, count, events)))
-        bench.say(f"round {turn + 1} of {rounds}: " + "; ".join(
-            f"{kind} " + ", ".join(f"{results[kind, count][-1].processor:.2f}" for count in (1, 2, MANY))
-            + " µs" for kind in kinds))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + "; ".join(
+                f"{kind} " + ", ".join(f"{results[kind, count][-1].processor:.2f}" for count in (1, 2, MANY)) + " µs"
+                for kind in kinds
+            )
+        )
 
     figure = Figure("destinations", f"Processor time of {MANY} relays / {MANY} times that of one")
     for kind in kinds:
         for count in (MANY, 2):
-            ratios = [many.processor / one.processor
-                      for many, one in zip(results[kind, count], results[kind, 1])]
+            ratios = [many.processor / one.processor for many, one in zip(results[kind, count], results[kind, 1])]
             figure.add(f"{kind}, {count} destinations", ratios, "ratio", GOAL if count == MANY else None)
     for (kind, count), works in results.items():
         figure.add(f"{kind}, {count}: an event and destination", [work.processor for work in works], "µs")
     for count in (1, 2, MANY):
         figure.add(f"backlog, {count}: each", [work.rate for work in results["backlog", count]], "events/s")
-    figure.notes = [f"backlog: {waiting:,} events of 512 bytes, 100 a transaction; stream: {STREAM:,} events/s, one a "
-                    "transaction", bench.disturbances()]
+    figure.notes = [
+        f"backlog: {waiting:,} events of 512 bytes, 100 a transaction; stream: {STREAM:,} events/s, one a transaction",
+        bench.disturbances(),
+    ]
     return figure

@@ -69,8 +69,9 @@ def run_nginx(bench: Bench, name: str, configuration: str, **values: object) -> 
     """Runs an nginx; {root}, {port}, {user} and `values` are filled into its configuration."""
     root, port = bench.cluster.root, free_port()
     conf = root / f"{name}.conf"
-    conf.write_text(configuration.format(
-        root=root, port=port, user="user postgres;" if os.geteuid() == 0 else "", **values))
+    conf.write_text(
+        configuration.format(root=root, port=port, user="user postgres;" if os.geteuid() == 0 else "", **values)
+    )
     with subprocess.Popen(["/usr/sbin/nginx", "-e", root / f"{name}.log", "-c", conf]) as server:
         try:
             wait_until(lambda: answers(port), 10, "nginx answers")
@@ -94,8 +95,17 @@ def wrk(bench: Bench, port: int, threads: int, connections: int, seconds: int) -
     script = bench.cluster.root / "post.lua"
     script.write_text(WRK.format(payload=payload()))
     output = subprocess.check_output(
-        ["wrk", f"-t{threads}", f"-c{max(threads, connections)}", f"-d{seconds}s", "-s", script,
-         f"http://127.0.0.1:{port}/events"], text=True)
+        [
+            "wrk",
+            f"-t{threads}",
+            f"-c{max(threads, connections)}",
+            f"-d{seconds}s",
+            "-s",
+            script,
+            f"http://127.0.0.1:{port}/events",
+        ],
+        text=True,
+    )
     if "Non-2xx" in output or "Socket errors" in output:
         raise RuntimeError(f"wrk failed: {output}")
     return float(re.search(r"Requests/sec:\s+([\d.]+)", output).group(1))
@@ -104,8 +114,9 @@ def wrk(bench: Bench, port: int, threads: int, connections: int, seconds: int) -
 def drain_log(bench: Bench, port: int, events: int, **options: str) -> Drain:
     bench.clear_log()
     bench.fill(events, 100)
-    return drain(bench, events, f"http://127.0.0.1:{port}/events", pause=0.05,
-                 look=lambda: connections_to(port), **options)
+    return drain(
+        bench, events, f"http://127.0.0.1:{port}/events", pause=0.05, look=lambda: connections_to(port), **options
+    )
 
 
 class WrkContest:
@@ -128,8 +139,7 @@ class WrkContest:
         self.relay.append(rate)
         self.connections = max(self.connections, int(connections))
         for threads, rates in self.wrk.items():
-            rates.append(self.bench.undisturbed(
-                lambda: wrk(self.bench, self.port, threads, self.connections, seconds)))
+            rates.append(self.bench.undisturbed(lambda: wrk(self.bench, self.port, threads, self.connections, seconds)))
 
     def better_wrk(self) -> int:
         return max(self.wrk, key=lambda threads: median(self.wrk[threads]))
@@ -156,8 +166,10 @@ def measure(bench: Bench) -> Figure:
             bench.sql.execute("CHECKPOINT")
             for contest in contests:
                 contest.round(events, seconds)
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{contest.connections} connections {contest.ratios()[-1]:.2f}" for contest in contests))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{contest.connections} connections {contest.ratios()[-1]:.2f}" for contest in contests)
+            )
 
     figure = Figure("drain_http", "Drain to HTTP, one request an event, as a share of wrk's requests")
     for contest in contests:

@@ -52,8 +52,23 @@ def make_certificates(root: Path) -> None:
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority", "-days", "2")
     openssl("req", *key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
     (root / "names").write_text("subjectAltName = IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-            "-extfile", "names", "-days", "2", "-out", "server.crt")
+    openssl(
+        "x509",
+        "-req",
+        "-in",
+        "server.csr",
+        "-CA",
+        "ca.crt",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-extfile",
+        "names",
+        "-days",
+        "2",
+        "-out",
+        "server.crt",
+    )
 
 
 def children_seconds() -> float:
@@ -66,7 +81,7 @@ class Side:
     """The relay or h2load, and what nginx spends on it."""
 
     rates: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)    # microseconds a request
+    cpu: list[float] = field(default_factory=list)  # microseconds a request
     nginx: list[float] = field(default_factory=list)  # the same of nginx
 
     def take(self, rate: float, requests: int, used: float, by_nginx: float) -> None:
@@ -99,8 +114,15 @@ class Contest:
             used = max(used, cpu_seconds(self.bench.relay_pid()))
             return connections_to(self.port)
 
-        run = drain(self.bench, events, f"https://127.0.0.1:{self.port}/events", pause=0.05, look=look,
-                    ca_file=str(self.bench.cluster.root / "ca.crt"), max_connections=str(self.requests))
+        run = drain(
+            self.bench,
+            events,
+            f"https://127.0.0.1:{self.port}/events",
+            pause=0.05,
+            look=look,
+            ca_file=str(self.bench.cluster.root / "ca.crt"),
+            max_connections=str(self.requests),
+        )
         self.connections = max(self.connections, int(run.most_seen))
         return run.rate, events, used, seconds_of(self.server) - before
 
@@ -110,8 +132,20 @@ class Contest:
         headers = [f"-H{name}: {value}" for name, value in re.findall(r'headers\["(.+)"\] = "(.+)"', WRK)]
         before, used = seconds_of(self.server), children_seconds()
         output = subprocess.check_output(
-            ["h2load", *([] if self.http2 else ["--h1"]), "-t1", f"-c{self.connections}", f"-m{self.streams}",
-             f"-n{requests}", "-d", root / "post.json", *headers, f"https://127.0.0.1:{self.port}/events"], text=True)
+            [
+                "h2load",
+                *([] if self.http2 else ["--h1"]),
+                "-t1",
+                f"-c{self.connections}",
+                f"-m{self.streams}",
+                f"-n{requests}",
+                "-d",
+                root / "post.json",
+                *headers,
+                f"https://127.0.0.1:{self.port}/events",
+            ],
+            text=True,
+        )
         if f" {requests} succeeded, 0 failed" not in output:
             raise RuntimeError(f"h2load failed: {output}")
         rate = float(re.search(r"([\d.]+) req/s", output).group(1))
@@ -142,23 +176,32 @@ def measure(bench: Bench) -> Figure:
     rounds, events = (3, 50_000) if bench.quick else (7, 250_000)
     bench.touch_memory()
     make_certificates(bench.cluster.root)
-    with run_nginx(bench, "http2", NGINX, called="http2", protocol="http2") as http2, \
-            run_nginx(bench, "http1", NGINX, called="http1", protocol="") as http1:
-        contests = [Contest(bench, "HTTP/2", http2, 16, True),
-                    Contest(bench, f"HTTP/2, max_connections {MANY}", http2, MANY, True),
-                    Contest(bench, "HTTP/1.1", http1, 16, False)]
+    with (
+        run_nginx(bench, "http2", NGINX, called="http2", protocol="http2") as http2,
+        run_nginx(bench, "http1", NGINX, called="http1", protocol="") as http1,
+    ):
+        contests = [
+            Contest(bench, "HTTP/2", http2, 16, True),
+            Contest(bench, f"HTTP/2, max_connections {MANY}", http2, MANY, True),
+            Contest(bench, "HTTP/1.1", http1, 16, False),
+        ]
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
             for contest in contests:
                 contest.round(events)
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{contest.label} {contest.ratios()[-1]:.2f}" for contest in contests))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{contest.label} {contest.ratios()[-1]:.2f}" for contest in contests)
+            )
 
     figure = Figure("drain_https", "Drain to HTTPS, one request an event, as a share of h2load's requests")
     for contest in contests:
         figure.add(contest.label, contest.ratios(), "of h2load", GOAL if contest.http2 else None)
     for contest in contests:
         contest.add_rows(figure)
-    figure.notes = ["nginx with 2 workers passes each request on to itself, and answers 204; 512-byte payload",
-                    "the numbers behind a name are connections × streams", bench.disturbances()]
+    figure.notes = [
+        "nginx with 2 workers passes each request on to itself, and answers 204; 512-byte payload",
+        "the numbers behind a name are connections × streams",
+        bench.disturbances(),
+    ]
     return figure

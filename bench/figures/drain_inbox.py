@@ -30,8 +30,9 @@ def empty_inbox(bench: Bench) -> int:
 def largest_batch(bench: Bench) -> int:
     """Returns the number of rows per transaction among the messages in the inbox."""
     with bench.cluster.connect("target") as target:
-        return target.execute("SELECT max(n) FROM (SELECT count(*) AS n FROM inbox.message "
-                              "GROUP BY xmin) AS batches").fetchone()[0]
+        return target.execute(
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM inbox.message GROUP BY xmin) AS batches"
+        ).fetchone()[0]
 
 
 def relay(bench: Bench, events: int) -> Drain:
@@ -46,8 +47,9 @@ def relay(bench: Bench, events: int) -> Drain:
 
 def loader(bench: Bench, events: int) -> float:
     empty_inbox(bench)
-    result = bench.program("loader", bench.cluster.conninfo(), bench.cluster.conninfo("target"),
-                           str(BATCH), str(UNDER_WAY))
+    result = bench.program(
+        "loader", bench.cluster.conninfo(), bench.cluster.conninfo("target"), str(BATCH), str(UNDER_WAY)
+    )
     if (arrived := empty_inbox(bench)) != events:
         raise RuntimeError(f"{arrived} of {events} rows are in the inbox")
     return result["events"] / result["seconds"]
@@ -78,6 +80,9 @@ def measure(bench: Bench) -> Figure:
     figure.add("relay / loader", ratios, "of loader", Goal(0.7, 0.9))
     figure.add("relay", [run.rate for run in runs], "events/s")
     figure.add("loader", loads, "events/s")
-    figure.notes = [f"batches of {BATCH} rows, a transaction each, {UNDER_WAY} under way; "
-                    "512-byte payload; both databases on one server", bench.disturbances()]
+    figure.notes = [
+        f"batches of {BATCH} rows, a transaction each, {UNDER_WAY} under way; "
+        "512-byte payload; both databases on one server",
+        bench.disturbances(),
+    ]
     return figure

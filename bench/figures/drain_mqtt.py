@@ -19,7 +19,7 @@ TOPIC = "account.events"
 @dataclass
 class Sample:
     rate: float  # events per second
-    cpu: float   # microseconds of processor time an event
+    cpu: float  # microseconds of processor time an event
 
 
 @contextmanager
@@ -29,10 +29,14 @@ def mosquitto(bench: Bench) -> Iterator[int]:
         raise Unavailable("mosquitto is not installed")
     port = free_port()
     configuration = bench.cluster.root / "mosquitto.conf"
-    configuration.write_text(f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n"
-                             f"max_inflight_messages {WINDOW}\nset_tcp_nodelay true\n")
-    with (bench.cluster.root / "mosquitto.log").open("w") as log, \
-            subprocess.Popen([program, "-c", configuration], stdout=log, stderr=log) as server:
+    configuration.write_text(
+        f"user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n"
+        f"max_inflight_messages {WINDOW}\nset_tcp_nodelay true\n"
+    )
+    with (
+        (bench.cluster.root / "mosquitto.log").open("w") as log,
+        subprocess.Popen([program, "-c", configuration], stdout=log, stderr=log) as server,
+    ):
         try:
             wait_until(lambda: answers(port), 30, "mosquitto answers")
             yield port
@@ -71,12 +75,16 @@ def measure(bench: Bench) -> Figure:
         load(bench, port, events, "properties")
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
-            steps = [("relay", lambda: drain_to(bench, port, events)),
-                     ("loop", lambda: load(bench, port, events, "properties"))]
+            steps = [
+                ("relay", lambda: drain_to(bench, port, events)),
+                ("loop", lambda: load(bench, port, events, "properties")),
+            ]
             if turn % 2 == 1:
                 steps.reverse()
-            steps += [("bare", lambda: load(bench, port, events)),
-                      ("qos 2", lambda: drain_to(bench, port, events, qos="2"))]
+            steps += [
+                ("bare", lambda: load(bench, port, events)),
+                ("qos 2", lambda: drain_to(bench, port, events, qos="2")),
+            ]
             for name, step in steps:
                 samples[name].append(bench.undisturbed(step))
             bench.say(f"round {turn + 1} of {rounds}: {samples['relay'][-1].rate / samples['loop'][-1].rate:.2f}")
@@ -88,9 +96,17 @@ def measure(bench: Bench) -> Figure:
     figure.add("the same messages", ratios("relay", "loop"), "of the loop", Goal(0.6, 0.9))
     figure.add("without properties in the loop", ratios("relay", "bare"), "of the loop")
     figure.add("QoS 2", ratios("qos 2", "relay"), "of QoS 1")
-    for name, label in {"relay": "relay", "qos 2": "relay, QoS 2", "loop": "loop", "bare": "loop without properties"}.items():
+    for name, label in {
+        "relay": "relay",
+        "qos 2": "relay, QoS 2",
+        "loop": "loop",
+        "bare": "loop without properties",
+    }.items():
         figure.add(label, [sample.rate for sample in samples[name]], "events/s")
         figure.add(f"CPU an event, {label}", [sample.cpu for sample in samples[name]], "us")
-    figure.notes = [f"{events:,} events, 200-byte payload, {KEYS:,} keys, at most {WINDOW:,} messages in flight, no subscriber; "
-                    "broker and server on the same machine", bench.disturbances()]
+    figure.notes = [
+        f"{events:,} events, 200-byte payload, {KEYS:,} keys, at most {WINDOW:,} messages in flight, no subscriber; "
+        "broker and server on the same machine",
+        bench.disturbances(),
+    ]
     return figure

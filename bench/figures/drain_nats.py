@@ -30,8 +30,10 @@ def nats(bench: Bench) -> Iterator[int]:
     port = free_port()
     configuration = bench.cluster.root / "nats.conf"
     configuration.write_text(CONFIGURATION.format(port=port, directory=bench.cluster.root / "nats"))
-    with (bench.cluster.root / "nats.log").open("w") as log, \
-            subprocess.Popen([program, "-c", configuration], stdout=log, stderr=log) as server:
+    with (
+        (bench.cluster.root / "nats.log").open("w") as log,
+        subprocess.Popen([program, "-c", configuration], stdout=log, stderr=log) as server,
+    ):
         try:
             wait_until(lambda: answers(port), 30, "nats-server answers")
             yield port
@@ -72,7 +74,9 @@ class Rounds:
     def load(self, name: str, *variant: str) -> None:
         def once() -> dict:
             self.create_stream()
-            return self.bench.program("nats_loader", self.url, "load", SUBJECT, str(self.events), payload(200), *variant)
+            return self.bench.program(
+                "nats_loader", self.url, "load", SUBJECT, str(self.events), payload(200), *variant
+            )
 
         run = self.bench.undisturbed(once)
         self.take(name, self.events / run["seconds"], run["cpu"])
@@ -105,6 +109,9 @@ def measure(bench: Bench) -> Figure:
         figure.add(label, run.rates[name], "events/s")
     for name, label in names.items():
         figure.add(f"CPU an event, {label}", run.cpu[name], "us")
-    figure.notes = [f"{events:,} events, 200-byte payload, {KEYS:,} keys, a stream on disk; the server shares the machine",
-                    "10,000 messages in flight, in the loop and in the relay", bench.disturbances()]
+    figure.notes = [
+        f"{events:,} events, 200-byte payload, {KEYS:,} keys, a stream on disk; the server shares the machine",
+        "10,000 messages in flight, in the loop and in the relay",
+        bench.disturbances(),
+    ]
     return figure

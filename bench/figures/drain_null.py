@@ -26,7 +26,9 @@ def fill_outbox_table(bench: Bench, events: int) -> None:
     bench.sql.execute(
         "INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload, "
         "occurred_at) SELECT gen_random_uuid(), 'account', 'a' || i %% 10000, 'AccountChanged', i, "
-        "%s::text::bytea, clock_timestamp() FROM generate_series(1, %s) AS i", [payload(), events])
+        "%s::text::bytea, clock_timestamp() FROM generate_series(1, %s) AS i",
+        [payload(), events],
+    )
     bench.sql.execute("VACUUM ANALYZE app_outbox")
 
 
@@ -39,8 +41,10 @@ def drain_outbox_table(bench: Bench, events: int, mark: str, seconds: float) -> 
 def drain_pgq(bench: Bench, events: int) -> float:
     bench.sql.execute("SELECT pgq.register_consumer('bench', 'bench')")
     for _ in range(events // CHUNK):
-        bench.sql.execute("SELECT count(pgq.insert_event('bench', 'AccountChanged', %s)) "
-                          "FROM generate_series(1, %s)", [payload(), CHUNK])
+        bench.sql.execute(
+            "SELECT count(pgq.insert_event('bench', 'AccountChanged', %s)) FROM generate_series(1, %s)",
+            [payload(), CHUNK],
+        )
         bench.sql.execute("SELECT pgq.force_tick('bench'), pgq.ticker('bench')")
     result = bench.program("pgq_consumer", bench.cluster.conninfo(), "bench", "bench")
     if result["events"] != events:
@@ -68,14 +72,14 @@ def measure(bench: Bench) -> Figure:
             "PgQ consumer, batches of 10,000": lambda: drain_pgq(bench, events),
             "outbox table, marked per row": lambda: drain_outbox_table(bench, events, "row", seconds),
             "outbox table, marked per batch": lambda: drain_outbox_table(bench, events, "batch", seconds),
-            "outbox table, per row, 10 k backlog":
-                lambda: drain_outbox_table(bench, KIND_BACKLOG, "row", seconds),
-            "outbox table, per batch, 10 k backlog":
-                lambda: drain_outbox_table(bench, KIND_BACKLOG, "batch", seconds),
+            "outbox table, per row, 10 k backlog": lambda: drain_outbox_table(bench, KIND_BACKLOG, "row", seconds),
+            "outbox table, per batch, 10 k backlog": lambda: drain_outbox_table(bench, KIND_BACKLOG, "batch", seconds),
         }.items():
             peers.setdefault(label, []).append(bench.undisturbed(run))
-        bench.say(f"round {turn + 1} of {rounds}: {hundreds[-1].rate:,.0f}/s by hundreds, "
-                  f"{singles[-1].rate:,.0f}/s one by one")
+        bench.say(
+            f"round {turn + 1} of {rounds}: {hundreds[-1].rate:,.0f}/s by hundreds, "
+            f"{singles[-1].rate:,.0f}/s one by one"
+        )
 
     figure = Figure("drain_null", f"Drain of {events:,} events to null:", logarithmic=True)
     figure.add("committed 100 at a time", [run.rate for run in hundreds], "events/s", GOAL)

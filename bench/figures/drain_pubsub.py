@@ -22,18 +22,33 @@ def emulator_jar() -> str:
 
 
 def create_topic(port: int, name: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/projects/bench/topics/{name}", b"{}", {"Content-Type": "application/json"},
-        method="PUT")).close()
+    urllib.request.urlopen(
+        urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/projects/bench/topics/{name}",
+            b"{}",
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+    ).close()
 
 
 @contextmanager
 def emulator(bench: Bench) -> Iterator[int]:
     """Runs an emulator with the topic `account` for one round, because it never frees the memory of messages."""
     port = free_port()
-    command = ["java", "-Xmx4g", "-XX:MaxDirectMemorySize=8g", "-jar", emulator_jar(), "--host=127.0.0.1", f"--port={port}"]
-    with (bench.cluster.root / "emulator.log").open("w") as log, \
-            subprocess.Popen(command, stdout=log, stderr=log) as server:
+    command = [
+        "java",
+        "-Xmx4g",
+        "-XX:MaxDirectMemorySize=8g",
+        "-jar",
+        emulator_jar(),
+        "--host=127.0.0.1",
+        f"--port={port}",
+    ]
+    with (
+        (bench.cluster.root / "emulator.log").open("w") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as server,
+    ):
         try:
             wait_until(lambda: answers(port), 30, "the emulator answers")
             create_topic(port, "account")
@@ -51,8 +66,10 @@ def measure(bench: Bench) -> Figure:
     rounds, ordered, unordered = (3, 40_000, 200_000) if bench.quick else (7, 100_000, 500_000)
     bench.touch_memory()
     headers = ["Content-Type: application/json"]
-    contests = {f"{KEYS:,} ordering keys": Contest(bench, destination, ordered, headers=headers),
-                "no ordering key": Contest(bench, destination, unordered, False, headers=headers)}
+    contests = {
+        f"{KEYS:,} ordering keys": Contest(bench, destination, ordered, headers=headers),
+        "no ordering key": Contest(bench, destination, unordered, False, headers=headers),
+    }
     with emulator(bench) as port:
         for one in contests.values():
             one.record(port)
@@ -63,8 +80,10 @@ def measure(bench: Bench) -> Figure:
                 one.warm_up(port)
             for one in contests.values():
                 one.round(port)
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{name} {one.ratios()[-1]:.2f}" for name, one in contests.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(f"{name} {one.ratios()[-1]:.2f}" for name, one in contests.items())
+        )
 
     figure = Figure("drain_pubsub", "Drain to the Pub/Sub emulator, as a share of a bare libcurl loop")
     for (name, one), goal in zip(contests.items(), (Goal(0.8, 1), Goal(0.9, 1))):

@@ -34,7 +34,7 @@ load_definitions = {directory}/definitions.json
 @dataclass
 class Sample:
     rate: float  # events per second
-    cpu: float   # microseconds of processor time an event
+    cpu: float  # microseconds of processor time an event
 
 
 def definitions(queue: str) -> dict[str, object]:
@@ -59,18 +59,30 @@ def rabbitmq(bench: Bench, queue: str) -> Iterator[int]:
     (directory / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port, directory=directory))
     (directory / "plugins").write_text("[].\n")
     environment = {
-        **os.environ, "HOME": str(directory), "RUNNING_UNDER_SYSTEMD": "1", "RABBITMQ_NODENAME": NODE,
-        "RABBITMQ_DIST_PORT": str(distribution), "RABBITMQ_MNESIA_BASE": str(directory / "data"),
-        "RABBITMQ_LOG_BASE": str(directory / "log"), "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+        **os.environ,
+        "HOME": str(directory),
+        "RUNNING_UNDER_SYSTEMD": "1",
+        "RABBITMQ_NODENAME": NODE,
+        "RABBITMQ_DIST_PORT": str(distribution),
+        "RABBITMQ_MNESIA_BASE": str(directory / "data"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
-        "ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(names)}
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(names),
+    }
     started = []
     try:
         with (bench.cluster.root / "rabbitmq.log").open("a") as log:
-            for command, listens_on in ((["epmd", "-port", str(names), "-address", "127.0.0.1"], names),
-                                        ([str(SCRIPTS / "rabbitmq-server")], port)):
-                started.append(subprocess.Popen(command, env=environment, cwd=directory, stdin=subprocess.DEVNULL,
-                                                stdout=log, stderr=log))
+            for command, listens_on in (
+                (["epmd", "-port", str(names), "-address", "127.0.0.1"], names),
+                ([str(SCRIPTS / "rabbitmq-server")], port),
+            ):
+                started.append(
+                    subprocess.Popen(
+                        command, env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    )
+                )
                 wait_until(lambda: answers(listens_on), 60, f"{command[0]} answers")
         yield port
     finally:
@@ -99,8 +111,10 @@ def relay(bench: Bench, events: int) -> Sample:
 
 def loop(bench: Bench, events: int) -> Sample:
     with rabbitmq(bench, "account") as port:
-        answer = subprocess.check_output([bench.programs / "rabbitmq_loader", str(port), "account", str(events),
-                                          payload(200), str(WINDOW)], text=True)
+        answer = subprocess.check_output(
+            [bench.programs / "rabbitmq_loader", str(port), "account", str(events), payload(200), str(WINDOW)],
+            text=True,
+        )
     run = json.loads(answer)
     return Sample(events / run["seconds"], run["cpu"] / events * 1e6)
 
@@ -118,12 +132,18 @@ def measure(bench: Bench) -> Figure:
         bench.say(f"round {turn + 1} of {rounds}: {samples['relay'][-1].rate / samples['loop'][-1].rate:.2f}")
 
     figure = Figure("drain_rabbitmq", "Drain to RabbitMQ, as a share of a bare rabbitmq-c loop")
-    figure.add(f"{KEYS:,} ordering keys", [one.rate / other.rate for one, other in zip(samples["relay"], samples["loop"])],
-               "of the loop", Goal(0.7, 0.9))
+    figure.add(
+        f"{KEYS:,} ordering keys",
+        [one.rate / other.rate for one, other in zip(samples["relay"], samples["loop"])],
+        "of the loop",
+        Goal(0.7, 0.9),
+    )
     for name, of_name in samples.items():
         figure.add(name, [sample.rate for sample in of_name], "events/s")
         figure.add(f"CPU an event, {name}", [sample.cpu for sample in of_name], "us")
-    figure.notes = [f"{events:,} events, 200-byte payload, one durable classic queue; {WINDOW:,} messages of the loop in flight",
-                    f"relay {median(sample.rate for sample in samples['relay']):,.0f} events/s",
-                    bench.disturbances()]
+    figure.notes = [
+        f"{events:,} events, 200-byte payload, one durable classic queue; {WINDOW:,} messages of the loop in flight",
+        f"relay {median(sample.rate for sample in samples['relay']):,.0f} events/s",
+        bench.disturbances(),
+    ]
     return figure

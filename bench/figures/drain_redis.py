@@ -89,5 +89,6 @@ def measure(bench: Bench) -> Figure:
     figure.notes = [
         f"{events:,} events, 200-byte payload, {KEYS:,} keys; the loop pipelines the same fields, without transactions",
         "Redis shares the machine, keeps nothing on disk, and has a new process for each measurement",
-        bench.disturbances()]
+        bench.disturbances(),
+    ]
     return figure

@@ -22,14 +22,19 @@ node-address {{ protocol = http, host = "127.0.0.1", port = {port}, context-path
 rest-sqs {{ enabled = true, bind-hostname = "127.0.0.1", bind-port = {port}, sqs-limits = strict }}
 rest-stats {{ enabled = false }}
 """
-HEADERS = ["Content-Type: application/x-amz-json-1.0", "X-Amz-Target: AmazonSQS.SendMessageBatch",
-           "X-Amz-Date: 20260101T000000Z"]
+HEADERS = [
+    "Content-Type: application/x-amz-json-1.0",
+    "X-Amz-Target: AmazonSQS.SendMessageBatch",
+    "X-Amz-Date: 20260101T000000Z",
+]
 
 
 def ask(port: int, action: str, **arguments: str) -> None:
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/", json.dumps(arguments).encode(),
-        {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"})
+        f"http://127.0.0.1:{port}/",
+        json.dumps(arguments).encode(),
+        {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"},
+    )
     urllib.request.urlopen(request).close()
 
 
@@ -42,10 +47,11 @@ def elasticmq(bench: Bench) -> Iterator[int]:
     port = free_port()
     configuration = bench.cluster.root / "elasticmq.conf"
     configuration.write_text(CONFIGURATION.format(port=port))
-    command = ["java", "-Xmx4g", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*",
-               "org.elasticmq.server.Main"]
-    with (bench.cluster.root / "elasticmq.log").open("w") as log, \
-            subprocess.Popen(command, stdout=log, stderr=log) as server:
+    command = ["java", "-Xmx4g", f"-Dconfig.file={configuration}", "-cp", f"{libraries}/*", "org.elasticmq.server.Main"]
+    with (
+        (bench.cluster.root / "elasticmq.log").open("w") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as server,
+    ):
         try:
             wait_until(lambda: answers(port), 30, "ElasticMQ answers")
             ask(port, "CreateQueue", QueueName=QUEUE)

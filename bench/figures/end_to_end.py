@@ -41,11 +41,17 @@ def run(bench: Bench, seconds: int) -> list[float]:
     with bench.cluster.connect("target") as target, bench.destination("postgresql:///target"):
         target.execute("TRUNCATE applied, account")
         bench.wait_until_idle()
-        bench.pgbench(["-M", "prepared", "-c", str(SESSIONS), "-j", "2", "-R", str(RATE), "-T", str(seconds), "-f", script])
-        sent = dict(bench.sql.execute(
-            "SELECT event_id, pg_xact_commit_timestamp(xid::text::xid) FROM outbox.event").fetchall())
-        wait_until(lambda: target.execute("SELECT count(*) FROM applied").fetchone()[0] == len(sent), 60,
-                   f"{len(sent)} events are applied")
+        bench.pgbench(
+            ["-M", "prepared", "-c", str(SESSIONS), "-j", "2", "-R", str(RATE), "-T", str(seconds), "-f", script]
+        )
+        sent = dict(
+            bench.sql.execute("SELECT event_id, pg_xact_commit_timestamp(xid::text::xid) FROM outbox.event").fetchall()
+        )
+        wait_until(
+            lambda: target.execute("SELECT count(*) FROM applied").fetchone()[0] == len(sent),
+            60,
+            f"{len(sent)} events are applied",
+        )
         shown = dict(target.execute("SELECT event_id, pg_xact_commit_timestamp(xmin) FROM applied").fetchall())
     bench.clear_log()
     if len(sent) < 0.95 * RATE * seconds:
@@ -72,8 +78,10 @@ def measure(bench: Bench) -> Figure:
     figure.add("p99", [at(run, 0.99) for run in runs], "ms", Goal(20, 10, less_is_better=True))
     figure.add("p99.9", [at(run, 0.999) for run in runs], "ms")
     figure.add("max", [run[-1] for run in runs], "ms")
-    figure.notes = [f"{SESSIONS} sessions; the handler calls inbox.apply and inserts a row; both databases on one server",
-                    bench.disturbances()]
+    figure.notes = [
+        f"{SESSIONS} sessions; the handler calls inbox.apply and inserts a row; both databases on one server",
+        bench.disturbances(),
+    ]
     return figure
 
 

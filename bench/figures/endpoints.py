@@ -66,7 +66,8 @@ def fill(bench: Bench, events: int) -> None:
     bench.sql.execute(
         "SELECT count(outbox.enqueue('account', 'a' || n %% %s, 'AccountChanged', %s::jsonb, n, "
         "                            topic => 'tenant.' || n %% %s)) FROM generate_series(1, %s) AS n",
-        [KEYS, payload(), ENDPOINTS, events])
+        [KEYS, payload(), ENDPOINTS, events],
+    )
     bench.sql.execute("SELECT pg_logical_emit_message(true, 'bench', 'flush')")
 
 
@@ -75,7 +76,8 @@ def add_endpoints(bench: Bench, live: str, refused: str, silent: str, dead: bool
         "INSERT INTO outbox.endpoint (server, name, url, topics) "
         "SELECT 'sink', 'e' || n, CASE WHEN NOT %s OR n %% %s > 0 THEN %s WHEN n / %s %% 2 = 0 THEN %s ELSE %s END || n, "
         "       'tenant.' || n FROM generate_series(0, %s) AS n",
-        [dead, ONE_DEAD_IN, live, ONE_DEAD_IN, refused, silent, ENDPOINTS - 1])
+        [dead, ONE_DEAD_IN, live, ONE_DEAD_IN, refused, silent, ENDPOINTS - 1],
+    )
     bench.sql.execute("VACUUM ANALYZE outbox.endpoint, outbox.endpoint_state")  # as autovacuum does, which is off
 
 
@@ -95,7 +97,9 @@ def drain(bench: Bench, nginx: int, refused: int, silent: int, events: int, dead
         start, first = time.monotonic(), requests.count()
         while (count := requests.count()) < wanted:
             memory = max(memory, memory_of(relay).peak)
-            behind = max(behind, bench.sql.execute("SELECT FROM outbox.cursor WHERE destination LIKE 'sink/%'").rowcount)
+            behind = max(
+                behind, bench.sql.execute("SELECT FROM outbox.cursor WHERE destination LIKE 'sink/%'").rowcount
+            )
             if time.monotonic() - start > 300:
                 raise RuntimeError(f"{count} of {wanted} requests: {bench.status()}")
             time.sleep(0.02)
@@ -115,24 +119,30 @@ def measure(bench: Bench) -> Figure:
     refused = free_port()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         with run_nginx(bench, "endpoints", NGINX) as port:
+
             def run(dead: bool) -> Run:
-                return bench.undisturbed(
-                    lambda: drain(bench, port, refused, silent.getsockname()[1], events, dead))
+                return bench.undisturbed(lambda: drain(bench, port, refused, silent.getsockname()[1], events, dead))
 
             clean.append(run(False))
             for turn in range(rounds):
                 impaired.append(run(True))
                 clean.append(run(False))
                 ratios.append(impaired[-1].rate / ((clean[-2].rate + clean[-1].rate) / 2))
-                bench.say(f"round {turn + 1} of {rounds}: {ratios[-1]:.2f} of {clean[-1].rate:,.0f}/s, "
-                          f"{impaired[-1].behind} behind, {impaired[-1].memory:.0f} MiB")
+                bench.say(
+                    f"round {turn + 1} of {rounds}: {ratios[-1]:.2f} of {clean[-1].rate:,.0f}/s, "
+                    f"{impaired[-1].behind} behind, {impaired[-1].memory:.0f} MiB"
+                )
 
     figure = Figure("endpoints", f"Goodput of {ENDPOINTS:,} endpoints with one in {ONE_DEAD_IN} of them dead")
     figure.add("the others", ratios, "of without", GOAL)
-    figure.add("memory of the relay, most of any run", max(run.memory for run in [*clean, *impaired]), "MiB", MEMORY_GOAL)
+    figure.add(
+        "memory of the relay, most of any run", max(run.memory for run in [*clean, *impaired]), "MiB", MEMORY_GOAL
+    )
     figure.add("with dead endpoints", [run.rate for run in impaired], "requests/s")
     figure.add("without", [run.rate for run in clean], "requests/s")
     figure.add("endpoints behind, at most", [float(run.behind) for run in impaired])
-    figure.notes = [f"nginx with 2 workers answers 204; {events:,} events of 512 bytes, a topic for each endpoint",
-                    bench.disturbances()]
+    figure.notes = [
+        f"nginx with 2 workers answers 204; {events:,} events of 512 bytes, a topic for each endpoint",
+        bench.disturbances(),
+    ]
     return figure

@@ -37,7 +37,9 @@ CREATE INDEX ON app_outbox (published_at) WHERE published_at IS NULL;
 CREATE INDEX ON app_outbox (next_retry_at) WHERE published_at IS NULL;
 """
 
-PEERS = OUTBOX_TABLE + """
+PEERS = (
+    OUTBOX_TABLE
+    + """
 CREATE TABLE plain_log (LIKE outbox.event);
 CREATE INDEX ON plain_log (xid, position);
 CREATE SEQUENCE plain_position;
@@ -45,6 +47,7 @@ CREATE SEQUENCE plain_position;
 CREATE EXTENSION pgq;
 SELECT pgq.create_queue('bench');
 """
+)
 
 ENQUEUE = "SELECT outbox.enqueue('account', :id::text, 'AccountChanged', :payload::jsonb, 1);"
 # :payload stands for the array of all of them here.
@@ -87,8 +90,9 @@ VARIANTS = [
 
 @contextmanager
 def listening(bench: Bench) -> Iterator[None]:
-    with subprocess.Popen([bench.programs / "listener", bench.cluster.conninfo(), "app_outbox"],
-                          stdout=subprocess.PIPE, text=True) as listener:
+    with subprocess.Popen(
+        [bench.programs / "listener", bench.cluster.conninfo(), "app_outbox"], stdout=subprocess.PIPE, text=True
+    ) as listener:
         listener.stdout.readline()
         try:
             yield
@@ -100,7 +104,8 @@ def tables_of_pgq(bench: Bench) -> str:
     """Those with events, as a list for TRUNCATE."""
     return bench.sql.execute(
         "SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') FROM pg_tables "
-        "WHERE schemaname = 'pgq' AND tablename ~ '^event_\\d+_\\d+$'").fetchone()[0]
+        "WHERE schemaname = 'pgq' AND tablename ~ '^event_\\d+_\\d+$'"
+    ).fetchone()[0]
 
 
 def truncate_events(bench: Bench) -> None:
@@ -111,14 +116,18 @@ def truncate_events(bench: Bench) -> None:
 
 @dataclass
 class Slice:
-    rate: float       # transactions per second, without the first second, in which sessions warm up
+    rate: float  # transactions per second, without the first second, in which sessions warm up
     processor: float  # seconds of processor time per transaction: server, client and all
 
 
 def run_clients(bench: Bench, variant: Variant, seconds: int) -> Slice:
     body = payload() if variant.events == 1 else f"[{', '.join([payload()] * variant.events)}]"
-    return run_script(bench, "BEGIN;\nUPDATE account SET version = version + 1 WHERE id = :id;\n"
-                             f"{variant.statement}\nEND;\n", seconds, body)
+    return run_script(
+        bench,
+        f"BEGIN;\nUPDATE account SET version = version + 1 WHERE id = :id;\n{variant.statement}\nEND;\n",
+        seconds,
+        body,
+    )
 
 
 def run_script(bench: Bench, text: str, seconds: int, body: str = "-") -> Slice:
@@ -126,8 +135,24 @@ def run_script(bench: Bench, text: str, seconds: int, body: str = "-") -> Slice:
     script = bench.cluster.root / "enqueue.sql"
     script.write_text(f"\\set id random(1, {ACCOUNTS})\n{text}")
     watch = Watch()
-    report = bench.pgbench(["-M", "prepared", "-c", str(CLIENTS), "-j", "2", "-T", str(seconds + 1),
-                            "-P", "1", "-D", f"payload={body}", "-f", script])
+    report = bench.pgbench(
+        [
+            "-M",
+            "prepared",
+            "-c",
+            str(CLIENTS),
+            "-j",
+            "2",
+            "-T",
+            str(seconds + 1),
+            "-P",
+            "1",
+            "-D",
+            f"payload={body}",
+            "-f",
+            script,
+        ]
+    )
     used = watch.own()
     rates = re.findall(r"^progress: .*? ([\d.]+) tps", report, re.MULTILINE)
     transactions = int(re.search(r"actually processed: (\d+)", report).group(1))
@@ -136,8 +161,10 @@ def run_script(bench: Bench, text: str, seconds: int, body: str = "-") -> Slice:
 
 def one_slice(bench: Bench, variant: Variant, seconds: int) -> Slice:
     truncate_events(bench)
-    with (bench.destination("null:") if variant.relay else nullcontext(),
-          listening(bench) if variant.listener else nullcontext()):
+    with (
+        bench.destination("null:") if variant.relay else nullcontext(),
+        listening(bench) if variant.listener else nullcontext(),
+    ):
         if variant.relay:
             bench.wait_until_idle()
         result = run_clients(bench, variant, seconds)
@@ -184,14 +211,15 @@ def compare(bench: Bench, name: str, title: str, variants: list[Variant]) -> Fig
             after = slice_of(bench, BASELINE, seconds)
             rates[variant.label].append(here.rate)
             rates[BASELINE.label].append(after.rate)
-            shares[variant.label].append(
-                share(variant, 1 / here.rate, (1 / before.rate + 1 / after.rate) / 2))
-            by_processor[variant.label].append(
-                share(variant, here.processor, (before.processor + after.processor) / 2))
+            shares[variant.label].append(share(variant, 1 / here.rate, (1 / before.rate + 1 / after.rate) / 2))
+            by_processor[variant.label].append(share(variant, here.processor, (before.processor + after.processor) / 2))
             before = after
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{label} {values[-1]:.2f}" for label, values in shares.items()
-            if label.startswith("outbox.enqueue")))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(
+                f"{label} {values[-1]:.2f}" for label, values in shares.items() if label.startswith("outbox.enqueue")
+            )
+        )
 
     figure = Figure(name, title)
     for variant in variants:
@@ -200,6 +228,9 @@ def compare(bench: Bench, name: str, title: str, variants: list[Variant]) -> Fig
         figure.add(f"{variant.label}, by processor time", by_processor[variant.label], "by time used")
     figure.add(BASELINE.label, rates[BASELINE.label], "tps")
     figure.details = {"transactions_per_second": rates}
-    figure.notes = [f"{CLIENTS} clients, pgbench -M prepared, payload of 512 bytes as a parameter, "
-                    f"{rounds} rounds of {seconds - 1} s slices", bench.disturbances()]
+    figure.notes = [
+        f"{CLIENTS} clients, pgbench -M prepared, payload of 512 bytes as a parameter, "
+        f"{rounds} rounds of {seconds - 1} s slices",
+        bench.disturbances(),
+    ]
     return figure

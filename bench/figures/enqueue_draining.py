@@ -11,5 +11,9 @@ GOAL = Goal(0.82, 0.85)
 
 def measure(bench: Bench) -> Figure:
     alone, draining = (v for v in VARIANTS if v.label.startswith("outbox.enqueue") and v.events == 1)
-    return compare(bench, "enqueue_draining", "Transaction with an event while the relay drains",
-                   [alone, replace(draining, goal=GOAL)])
+    return compare(
+        bench,
+        "enqueue_draining",
+        "Transaction with an event while the relay drains",
+        [alone, replace(draining, goal=GOAL)],
+    )

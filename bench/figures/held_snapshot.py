@@ -28,7 +28,7 @@ PGQ_INSERT = "SELECT pgq.insert_event('bench', 'AccountChanged', :payload);"
 @dataclass
 class Run:
     delivered: float  # events per second
-    p99: float        # milliseconds
+    p99: float  # milliseconds
     dead: int
 
 
@@ -46,15 +46,19 @@ def dead_tuples(bench: Bench, tables: str) -> int:
     return bench.sql.execute(
         "SELECT coalesce(sum((pgstattuple(coalesce(t.oid, c.oid))).dead_tuple_count), 0)::bigint FROM pg_class AS c "
         "CROSS JOIN LATERAL (VALUES (c.oid), (nullif(c.reltoastrelid, 0))) AS t(oid) "
-        f"WHERE t.oid IS NOT NULL AND c.relkind = 'r' AND ({tables})").fetchone()[0]
+        f"WHERE t.oid IS NOT NULL AND c.relkind = 'r' AND ({tables})"
+    ).fetchone()[0]
 
 
 def log(bench: Bench, seconds: int) -> Run:
     """Measures p99 from sending COMMIT to the request at an HTTP receiver."""
     bench.clear_log()
-    with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(), str(RATE), str(seconds),
-                           str(SESSIONS), "bare"],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        [bench.programs / "latency", bench.cluster.conninfo(), str(RATE), str(seconds), str(SESSIONS), "bare"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
         port = int(program.stdout.readline())
         with bench.destination(f"http://127.0.0.1:{port}/events"):
             bench.wait_until_idle()
@@ -62,17 +66,38 @@ def log(bench: Bench, seconds: int) -> Run:
             result = json.loads(output)
             if program.returncode != 0 or result["missing"]:
                 raise RuntimeError(f"the latency program failed: {result}")
-            return Run(result["rate"], result["since_commit_sent"]["p99"] / 1000,
-                       dead_tuples(bench, "c.relnamespace = 'outbox'::regnamespace"))
+            return Run(
+                result["rate"],
+                result["since_commit_sent"]["p99"] / 1000,
+                dead_tuples(bench, "c.relnamespace = 'outbox'::regnamespace"),
+            )
 
 
 def insert(bench: Bench, statement: str, seconds: int) -> float:
     """Returns the p99 of the transactions in milliseconds, each from the time it was due."""
     script = bench.cluster.root / "insert.sql"
     script.write_text(f"\\set id random(1, {ACCOUNTS})\n{statement}\n")
-    bench.pgbench(["-M", "prepared", "-c", str(SESSIONS), "-j", "2", "-R", str(RATE), "-T", str(seconds),
-                   "-D", f"payload={payload()}", "-f", script, "-l", "--log-prefix",
-                   bench.cluster.root / "times"])
+    bench.pgbench(
+        [
+            "-M",
+            "prepared",
+            "-c",
+            str(SESSIONS),
+            "-j",
+            "2",
+            "-R",
+            str(RATE),
+            "-T",
+            str(seconds),
+            "-D",
+            f"payload={payload()}",
+            "-f",
+            script,
+            "-l",
+            "--log-prefix",
+            bench.cluster.root / "times",
+        ]
+    )
     times = []
     for file in bench.cluster.root.glob("times.*"):
         times += [int(line.split()[2]) for line in file.read_text().splitlines()]
@@ -91,15 +116,15 @@ def beside(bench: Bench, statement: str, seconds: int, *consumer: str) -> tuple[
 
 def outbox_table(bench: Bench, seconds: int) -> Run:
     bench.sql.execute("TRUNCATE app_outbox")
-    rate, p99 = beside(bench, INSERT, seconds, "seed_relay", bench.cluster.conninfo(), "batch",
-                       str(seconds), "follow")
+    rate, p99 = beside(bench, INSERT, seconds, "seed_relay", bench.cluster.conninfo(), "batch", str(seconds), "follow")
     return Run(rate, p99, dead_tuples(bench, "c.oid = 'app_outbox'::regclass"))
 
 
 def pgq(bench: Bench, seconds: int) -> Run:
     bench.sql.execute("SELECT pgq.register_consumer('bench', 'bench')")
-    rate, p99 = beside(bench, PGQ_INSERT, seconds, "pgq_consumer", bench.cluster.conninfo(), "bench",
-                       "bench", str(seconds))
+    rate, p99 = beside(
+        bench, PGQ_INSERT, seconds, "pgq_consumer", bench.cluster.conninfo(), "bench", "bench", str(seconds)
+    )
     bench.sql.execute("SELECT pgq.unregister_consumer('bench', 'bench')")
     return Run(rate, p99, dead_tuples(bench, "c.relnamespace = 'pgq'::regnamespace"))
 
@@ -121,8 +146,10 @@ def measure(bench: Bench) -> Figure:
         with held_snapshot(bench) if hold else nullcontext():
             result = system(bench, seconds)
         others.append(watch.others())
-        bench.say(f"{system.__name__}, {seconds} s {'with' if hold else 'without'}: {result.delivered:,.0f}/s, "
-                  f"p99 {result.p99:.2f} ms, {result.dead:,} dead")
+        bench.say(
+            f"{system.__name__}, {seconds} s {'with' if hold else 'without'}: {result.delivered:,.0f}/s, "
+            f"p99 {result.p99:.2f} ms, {result.dead:,} dead"
+        )
         return result
 
     before, during, after = run(log, half, False), run(log, held, True), run(log, half, False)
@@ -132,8 +159,12 @@ def measure(bench: Bench) -> Figure:
 
     figure = Figure("held_snapshot", f"{RATE:,} events/s with a snapshot held for {held} s, over without")
     figure.add("rate", [during.delivered / run.delivered for run in without], "ratio", Goal(0.99, 1.0))
-    figure.add("p99, commit to arrival over HTTP", [during.p99 / run.p99 for run in without], "ratio",
-               Goal(1.5, 1.0, less_is_better=True))
+    figure.add(
+        "p99, commit to arrival over HTTP",
+        [during.p99 / run.p99 for run in without],
+        "ratio",
+        Goal(1.5, 1.0, less_is_better=True),
+    )
     for name, (usual, worse) in beside_it.items():
         figure.add(f"{name}, rate", worse.delivered / usual.delivered, "ratio")
         figure.add(f"{name}, p99 of the transaction", worse.p99 / usual.p99, "ratio")
@@ -145,7 +176,9 @@ def measure(bench: Bench) -> Figure:
         figure.add(f"rate with, {name}", worse.delivered, "events/s")
     figure.add("p99 with", during.p99, "ms")
     figure.add("p99 without", [run.p99 for run in without], "ms")
-    figure.notes = [f"without for {half} s before and after; the others for {short} s without and {held_beside} s with; they deliver "
-                    f"nowhere, and their p99 is that of the transaction",
-                    f"others used {min(others):.0%} to {max(others):.0%} of the machine meanwhile"]
+    figure.notes = [
+        f"without for {half} s before and after; the others for {short} s without and {held_beside} s with; they deliver "
+        f"nowhere, and their p99 is that of the transaction",
+        f"others used {min(others):.0%} to {max(others):.0%} of the machine meanwhile",
+    ]
     return figure

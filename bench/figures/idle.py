@@ -29,14 +29,17 @@ class Counters:
 def read_counters(observer: psycopg.Connection) -> Counters:
     wakeups = {}
     for process, kind in observer.execute(
-            "SELECT pid, backend_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_outbox%'"):
+        "SELECT pid, backend_type FROM pg_stat_activity WHERE backend_type LIKE 'pg_outbox%'"
+    ):
         status = Path(f"/proc/{process}/status").read_text()
         wakeups[kind] = int(status.rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
     statements = observer.execute(
         "SELECT coalesce(sum(s.calls), 0) FROM pg_stat_statements AS s "
-        "JOIN pg_database AS d ON d.oid = s.dbid WHERE d.datname = 'bench'").fetchone()[0]
+        "JOIN pg_database AS d ON d.oid = s.dbid WHERE d.datname = 'bench'"
+    ).fetchone()[0]
     transactions = observer.execute(
-        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'bench'").fetchone()[0]
+        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'bench'"
+    ).fetchone()[0]
     return Counters(wakeups, int(statements), transactions)
 
 
@@ -55,11 +58,9 @@ def measure(bench: Bench) -> Figure:
 
     figure = Figure("idle", f"An idle destination for {seconds} s")
     counts = {kind: after.wakeups[kind] - before.wakeups[kind] for kind in after.wakeups}
-    figure.add("wake-ups of all workers", sum(counts.values()), "wake-ups",
-               Goal(9, 0, less_is_better=True))
+    figure.add("wake-ups of all workers", sum(counts.values()), "wake-ups", Goal(9, 0, less_is_better=True))
     for kind, count in counts.items():
         figure.add(f"of the {kind}", count, "wake-ups")
-    figure.add("statements", after.statements - before.statements, "",
-               Goal(0, 0, less_is_better=True))
+    figure.add("statements", after.statements - before.statements, "", Goal(0, 0, less_is_better=True))
     figure.add("transactions, of looking into the log", after.transactions - before.transactions, "")
     return figure

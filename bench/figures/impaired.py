@@ -89,7 +89,9 @@ def fill(bench: Bench, events: int, lanes: int = 1) -> None:
     bench.sql.execute("TRUNCATE outbox.delivery")
     bench.sql.execute(
         "SELECT count(outbox.enqueue('account', 'a' || n %% %s, 'AccountChanged', %s::jsonb, n, topic => 'lane_' || n %% %s %% %s)) "
-        "FROM generate_series(1, %s) AS n", [KEYS, payload(), KEYS, lanes, events])
+        "FROM generate_series(1, %s) AS n",
+        [KEYS, payload(), KEYS, lanes, events],
+    )
 
 
 @dataclass
@@ -121,8 +123,9 @@ def tail(bench: Bench, impaired: bool) -> float:
     bench.clear_log()
     bench.sql.execute("TRUNCATE outbox.delivery")
     seconds = 5 if bench.quick else 20
-    run = bench.undisturbed(lambda: latency.run(bench, seconds, "refuses", **POISON) if impaired
-                            else latency.run(bench, seconds))
+    run = bench.undisturbed(
+        lambda: latency.run(bench, seconds, "refuses", **POISON) if impaired else latency.run(bench, seconds)
+    )
     return run["since_commit_sent"]["p99"]
 
 
@@ -137,9 +140,9 @@ def measure(bench: Bench) -> Figure:
     rejected: list[float] = []
     tails: list[float] = []
     with receivers(bench) as port:
+
         def run(path: str, share: float = 1.0, count: int = events, **options: str) -> Run:
-            return bench.undisturbed(
-                lambda: drain(bench, f"http://127.0.0.1:{port}/{path}", count, share, options))
+            return bench.undisturbed(lambda: drain(bench, f"http://127.0.0.1:{port}/{path}", count, share, options))
 
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
@@ -156,18 +159,27 @@ def measure(bench: Bench) -> Figure:
             delivered.append(shed.rate / SHED)
             tails.append(tail(bench, True) / tail(bench, False))
             rejected.append(shed.throttled / (shed.throttled + SHED * 15))
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{path} {values[-1]:.2f}" for path, values in ratios.items())
-                + f", sheds {delivered[-1]:.2f} rejected {rejected[-1]:.3f}, p99 {tails[-1]:.2f}")
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{path} {values[-1]:.2f}" for path, values in ratios.items())
+                + f", sheds {delivered[-1]:.2f} rejected {rejected[-1]:.3f}, p99 {tails[-1]:.2f}"
+            )
 
     figure = Figure("impaired", "Goodput at a receiver that fails in part, over that at a clean one")
     for case in CASES:
         figure.add(case.label, ratios[case.path], "of clean", case.goal)
     figure.add(f"sheds load above {SHED:,}/s: delivered", delivered, "of limit", Goal(0.9, 0.95))
     figure.add("sheds load: rejected requests", rejected, "", Goal(0.1, 0.05, less_is_better=True))
-    figure.add(f"1 % of the keys refused, p99 of the others at {latency.RATE:,}/s", tails, "of clean",
-               Goal(2, 1.2, less_is_better=True))
+    figure.add(
+        f"1 % of the keys refused, p99 of the others at {latency.RATE:,}/s",
+        tails,
+        "of clean",
+        Goal(2, 1.2, less_is_better=True),
+    )
     figure.add("log lines a minute, most of any case", max(lines.values()), "", Goal(12, 6, less_is_better=True))
     figure.add("clean", clean, "events/s")
-    figure.notes = [f"nginx on the same machine, {KEYS:,} keys, 16 connections, {events:,} events", bench.disturbances()]
+    figure.notes = [
+        f"nginx on the same machine, {KEYS:,} keys, 16 connections, {events:,} events",
+        bench.disturbances(),
+    ]
     return figure

@@ -54,8 +54,11 @@ def measure(bench: Bench) -> Figure:
                 events = case.events // part
                 drain(bench, options["url"], events // 4, 1.0, others, LANES)  # it becomes faster with use
                 if missing:
-                    return bench.undisturbed(lambda: drain(
-                        bench, options["url"], events * (LANES + 1) // LANES, LANES / (LANES + 1), others, LANES + 1)).rate
+                    return bench.undisturbed(
+                        lambda: drain(
+                            bench, options["url"], events * (LANES + 1) // LANES, LANES / (LANES + 1), others, LANES + 1
+                        )
+                    ).rate
                 return bench.undisturbed(lambda: drain(bench, options["url"], events, 1.0, others, LANES)).rate
 
         ratios, clean = [], []

@@ -37,8 +37,10 @@ END $$"""
 def measure(bench: Bench) -> Figure:
     rounds = 5 if bench.quick else 12
     bench.sql.execute("CREATE EXTENSION pg_inbox")
-    bench.sql.execute("CREATE TABLE projection (id text PRIMARY KEY, version bigint NOT NULL, owner text, balance bigint, "
-                      "changed_at timestamptz) WITH (fillfactor = 50)")
+    bench.sql.execute(
+        "CREATE TABLE projection (id text PRIMARY KEY, version bigint NOT NULL, owner text, balance bigint, "
+        "changed_at timestamptz) WITH (fillfactor = 50)"
+    )
     for name, statement in STATEMENTS.items():
         bench.sql.execute(PROCEDURE.format(name=name, rows=ROWS, statement=statement))
     bench.sql.execute("SET synchronous_commit = off")
@@ -65,14 +67,20 @@ def measure(bench: Bench) -> Figure:
     for number in range(rounds):
         for name in costs if number % 2 else reversed(costs):
             costs[name].append(bench.undisturbed(lambda: turn(name)))
-        bench.say(f"round {number + 1} of {rounds}: " +
-                  ", ".join(f"{name} {costs[name][-1]['newer version']:.1f} µs" for name in costs))
+        bench.say(
+            f"round {number + 1} of {rounds}: "
+            + ", ".join(f"{name} {costs[name][-1]['newer version']:.1f} µs" for name in costs)
+        )
 
     figure = Figure("inbox_apply", "Processor time of a call of inbox.apply(), beside a hand-written upsert")
     for case in ("newer version", "new row"):
         samples = {name: [cost[case] for cost in costs[name]] for name in costs}
-        figure.add(f"{case}: apply", samples["apply"], "µs",
-                   Goal(20, 14, less_is_better=True) if case == "newer version" else None)
+        figure.add(
+            f"{case}: apply",
+            samples["apply"],
+            "µs",
+            Goal(20, 14, less_is_better=True) if case == "newer version" else None,
+        )
         figure.add(f"{case}: hand-written upsert", samples["upsert"], "µs")
         figure.add(f"{case}: apply / upsert", [a / b for a, b in zip(samples["apply"], samples["upsert"])], "ratio")
     figure.add("remove", [cost["remove"] for cost in costs["apply"]], "µs")

@@ -26,8 +26,9 @@ def measure(bench: Bench) -> Figure:
     bench.touch_memory()
 
     def rate(statement: str, per_transaction: int) -> float:
-        result = bench.program("checker", bench.cluster.conninfo(), statement, str(SESSIONS), str(seconds),
-                               str(per_transaction))
+        result = bench.program(
+            "checker", bench.cluster.conninfo(), statement, str(SESSIONS), str(seconds), str(per_transaction)
+        )
         return result["statements"] / result["seconds"]
 
     def compare(per_transaction: int, statements: list[str]) -> dict[str, list[float]]:
@@ -51,8 +52,12 @@ def measure(bench: Bench) -> Figure:
     figure.add("begin_event / insert", shares(one, CHECK, BARE), "of insert", Goal(0.9, 0.95))
     figure.add(f"{MANY} a transaction, begin_event / insert", shares(many, CHECK, BARE), "of insert")
     figure.add(f"begin_events({MANY}) / {MANY} inserts", shares(many, CHECK_ARRAY, BARE), "of insert", Goal(0.7, 0.85))
-    figure.add(f"begin_events({MANY}) / one insert of an array", shares(many, CHECK_ARRAY, BARE_ARRAY), "of insert",
-               Goal(0.7, 0.85))
+    figure.add(
+        f"begin_events({MANY}) / one insert of an array",
+        shares(many, CHECK_ARRAY, BARE_ARRAY),
+        "of insert",
+        Goal(0.7, 0.85),
+    )
     for per_transaction, rates in ((1, one), (MANY, many)):
         for statement, samples in rates.items():
             figure.add(f"{per_transaction} a transaction: {statement.split(' ON ')[0]}", samples, "events/s")

@@ -26,7 +26,8 @@ def hanging(bench: Bench) -> Iterator[None]:
 def hangs(bench: Bench) -> bool:
     return bench.sql.execute(
         "SELECT state = 'delivering' AND unsettled > 1000 AND delivered = 0 FROM outbox.workers() "
-        "WHERE kind = 'relay' AND name = 'hanging'").fetchone() == (True,)
+        "WHERE kind = 'relay' AND name = 'hanging'"
+    ).fetchone() == (True,)
 
 
 def alone(bench: Bench, events: int) -> Drain:

@@ -56,8 +56,14 @@ def drain_with_more_in_flight(bench: Bench, broker: Broker, events: int) -> Samp
         bench.sql.execute(f"ALTER SYSTEM SET outbox.max_in_flight = {value}")
         bench.sql.execute("SELECT pg_reload_conf()")
         # Workers that start have what the postmaster has read.
-        wait_until(lambda: bench.cluster.connect().execute("SHOW outbox.max_in_flight").fetchone()[0] ==
-                   (value if value != "DEFAULT" else "10000"), 10, "the setting is read")
+        wait_until(
+            lambda: (
+                bench.cluster.connect().execute("SHOW outbox.max_in_flight").fetchone()[0]
+                == (value if value != "DEFAULT" else "10000")
+            ),
+            10,
+            "the setting is read",
+        )
 
     set_to(str(MORE_IN_FLIGHT))
     try:
@@ -101,8 +107,10 @@ def measure(bench: Bench) -> Figure:
         warm_up(broker, engine, events)
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
-            steps = [lambda: take("relay", lambda: drain_to_kafka(bench, broker, events)),
-                     lambda: take("loop", lambda: load(broker, events, "headers"))]
+            steps = [
+                lambda: take("relay", lambda: drain_to_kafka(bench, broker, events)),
+                lambda: take("loop", lambda: load(broker, events, "headers")),
+            ]
             with engine.asleep():
                 for step in steps if turn % 2 == 0 else reversed(steps):
                     step()
@@ -111,8 +119,10 @@ def measure(bench: Bench) -> Figure:
                 take("null", lambda: drain_to(bench, events, url="null:"))
             take("debezium", lambda: read_by(engine, events))
             last = {name: of_name[-1].rate for name, of_name in samples.items()}
-            bench.say(f"round {turn + 1} of {rounds}: {last['relay'] / last['loop']:.2f} of the loop, "
-                      f"{last['relay'] / last['debezium']:.1f} times Debezium")
+            bench.say(
+                f"round {turn + 1} of {rounds}: {last['relay'] / last['loop']:.2f} of the loop, "
+                f"{last['relay'] / last['debezium']:.1f} times Debezium"
+            )
     return figure_of(bench, events, samples)
 
 
@@ -121,8 +131,13 @@ def figure_of(bench: Bench, events: int, samples: dict[str, list[Sample]]) -> Fi
         return [one.rate / other.rate for one, other in zip(samples[of], samples[to])]
 
     more = f"relay, outbox.max_in_flight {MORE_IN_FLIGHT:,}"
-    names = {"relay": "relay", "more": more, "loop": "loop", "bare": "loop without headers",
-             "debezium": "Debezium's engine"}
+    names = {
+        "relay": "relay",
+        "more": more,
+        "loop": "loop",
+        "bare": "loop without headers",
+        "debezium": "Debezium's engine",
+    }
     figure = Figure("kafka_drain", "Drain to Apache Kafka, as a share of a bare librdkafka loop")
     figure.add("the same records", ratios("relay", "loop"), "of the loop", Goal(0.6, 0.85))
     figure.add(f"outbox.max_in_flight {MORE_IN_FLIGHT:,}", ratios("more", "loop"), "of the loop")
@@ -141,5 +156,6 @@ def figure_of(bench: Bench, events: int, samples: dict[str, list[Sample]]) -> Fi
         "the same machine",
         "processor time: of the relay and its threads, the loop, the engine; not of the broker or backends",
         f"relay {median(sample.rate for sample in samples['null']):,.0f} events/s to null: in the same run",
-        bench.disturbances()]
+        bench.disturbances(),
+    ]
     return figure

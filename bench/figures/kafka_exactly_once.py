@@ -12,7 +12,9 @@ GUARANTEES = {"at least once": {}, "exactly once": {"exactly_once": "on"}}
 
 
 def need_option(bench: Bench) -> None:
-    known = bench.sql.execute("SELECT FROM outbox.destination_options() WHERE sink = 'kafka' AND option = 'exactly_once'")
+    known = bench.sql.execute(
+        "SELECT FROM outbox.destination_options() WHERE sink = 'kafka' AND option = 'exactly_once'"
+    )
     if known.rowcount == 0:
         raise Unavailable("the kafka sink has no option exactly_once")
 
@@ -29,8 +31,9 @@ def measure(bench: Bench) -> Figure:
             bench.sql.execute("CHECKPOINT")
             names = list(GUARANTEES)
             for name in names if turn % 2 == 0 else reversed(names):
-                samples[name].append(bench.undisturbed(
-                    lambda: drain_to_kafka(bench, broker, events, **GUARANTEES[name])))
+                samples[name].append(
+                    bench.undisturbed(lambda: drain_to_kafka(bench, broker, events, **GUARANTEES[name]))
+                )
             last = [of_name[-1].rate for of_name in samples.values()]
             bench.say(f"round {turn + 1} of {rounds}: {last[1] / last[0]:.2f}")
 
@@ -43,6 +46,8 @@ def measure(bench: Bench) -> Figure:
         figure.add(f"CPU an event, {name}", [sample.cpu for sample in of_name], "us")
     for name, of_name in samples.items():
         figure.add(f"memory of the relay, {name}", [sample.peak for sample in of_name], "MiB")
-    figure.notes = [f"{events:,} events, 200-byte payload, {KEYS:,} keys, {PARTITIONS} partitions, {COMPRESSION}",
-                    bench.disturbances()]
+    figure.notes = [
+        f"{events:,} events, 200-byte payload, {KEYS:,} keys, {PARTITIONS} partitions, {COMPRESSION}",
+        bench.disturbances(),
+    ]
     return figure

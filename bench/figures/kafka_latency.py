@@ -50,8 +50,17 @@ class Way:
 
     def once(self, bench: Bench, broker: Broker, topic: str, seconds: int) -> dict:
         variant = ["table"] if self.debezium else []
-        result = bench.program("kafka_latency", bench.cluster.conninfo(), str(RATE), str(seconds), str(SESSIONS),
-                               broker.address, topic, self.isolation, *variant)
+        result = bench.program(
+            "kafka_latency",
+            bench.cluster.conninfo(),
+            str(RATE),
+            str(seconds),
+            str(SESSIONS),
+            broker.address,
+            topic,
+            self.isolation,
+            *variant,
+        )
         if result["missing"]:
             raise RuntimeError(f"{self.name}: events are missing: {result}")
         return result
@@ -67,8 +76,11 @@ def ways(bench: Bench) -> list[Way]:
         found.append(Way("exactly once", {"exactly_once": "on"}, isolation="read_committed"))
     except Unavailable as error:
         bench.say(f"not measured: {error}")
-    return [*found, Way("Debezium's engine", debezium=True),
-            Way("the same, poll.interval.ms 5", {"poll.interval.ms": "5"}, debezium=True)]
+    return [
+        *found,
+        Way("Debezium's engine", debezium=True),
+        Way("the same, poll.interval.ms 5", {"poll.interval.ms": "5"}, debezium=True),
+    ]
 
 
 def measure(bench: Bench) -> Figure:
@@ -80,11 +92,17 @@ def measure(bench: Bench) -> Figure:
             bench.sql.execute("CHECKPOINT")
             for way in measured:
                 way.runs.append(bench.undisturbed(lambda: way.run(bench, broker, seconds)))
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{way.name} {way.milliseconds('p50')[-1]:.1f}/{way.milliseconds('p99')[-1]:.1f} ms" for way in measured))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(
+                    f"{way.name} {way.milliseconds('p50')[-1]:.1f}/{way.milliseconds('p99')[-1]:.1f} ms"
+                    for way in measured
+                )
+            )
 
-    figure = Figure("kafka_latency", f"Commit to arrival at a consumer of Apache Kafka, {RATE:,} events/s",
-                    logarithmic=True)
+    figure = Figure(
+        "kafka_latency", f"Commit to arrival at a consumer of Apache Kafka, {RATE:,} events/s", logarithmic=True
+    )
     for way in measured:
         goals = {} if way.debezium else {"p50": Goal(5, 2, True), "p99": Goal(25, 10, True)}
         for quantile in ("p50", "p99", "max"):
@@ -93,7 +111,10 @@ def measure(bench: Bench) -> Figure:
         figure.add(f"the COMMIT itself, {quantile}", [run["commit"][quantile] / 1000 for run in measured[0].runs], "ms")
     for way in measured:
         figure.add(f"rate reached, {way.name}", [run["rate"] for run in way.runs], "events/s")
-    figure.notes = [f"{SESSIONS} sessions, {rounds} runs of {seconds} s, {PARTITIONS} partitions; events that arrived twice: "
-                    f"{sum(run['repeated'] for way in measured for run in way.runs)}", bench.disturbances()]
+    figure.notes = [
+        f"{SESSIONS} sessions, {rounds} runs of {seconds} s, {PARTITIONS} partitions; events that arrived twice: "
+        f"{sum(run['repeated'] for way in measured for run in way.runs)}",
+        bench.disturbances(),
+    ]
     figure.details = {way.name: way.runs for way in measured}
     return figure

@@ -20,10 +20,22 @@ def run(bench: Bench, seconds: int, *variant: str, **options: str) -> dict:
     return result
 
 
-def sample(bench: Bench, seconds: float, *variant: str, rate: int = RATE, sessions: int = SESSIONS, **options: str) -> dict:
-    with subprocess.Popen([bench.programs / "latency", bench.cluster.conninfo(bench.database), str(rate), str(seconds),
-                           str(sessions), *variant],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+def sample(
+    bench: Bench, seconds: float, *variant: str, rate: int = RATE, sessions: int = SESSIONS, **options: str
+) -> dict:
+    with subprocess.Popen(
+        [
+            bench.programs / "latency",
+            bench.cluster.conninfo(bench.database),
+            str(rate),
+            str(seconds),
+            str(sessions),
+            *variant,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
         port = int(program.stdout.readline())
         with bench.destination(f"http://127.0.0.1:{port}/events", **options):
             bench.wait_until_idle()
@@ -53,12 +65,14 @@ def measure(bench: Bench) -> Figure:
     figure.add("p99.9", milliseconds("since_commit_sent", "p999"), "ms")
     figure.add("max", milliseconds("since_commit_sent", "max"), "ms")
     for quantile in ("p50", "p99", "max"):
-        figure.add(f"since COMMIT returned, {quantile}",
-                   milliseconds("since_commit_returned", quantile), "ms")
+        figure.add(f"since COMMIT returned, {quantile}", milliseconds("since_commit_returned", quantile), "ms")
     for quantile in ("p50", "p99"):
         figure.add(f"the COMMIT itself, {quantile}", milliseconds("commit", quantile), "ms")
     figure.add("rate reached", [run["rate"] for run in runs], "events/s")
-    figure.notes = [f"{SESSIONS} sessions, {rounds} runs of {seconds} s; events that arrived twice: "
-                    f"{sum(run['repeated'] for run in runs)}", bench.disturbances()]
+    figure.notes = [
+        f"{SESSIONS} sessions, {rounds} runs of {seconds} s; events that arrived twice: "
+        f"{sum(run['repeated'] for run in runs)}",
+        bench.disturbances(),
+    ]
     figure.details = {"runs": runs}
     return figure

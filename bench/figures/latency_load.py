@@ -38,21 +38,30 @@ def measure(bench: Bench) -> Figure:
     for turn in range(rounds):
         for rate in goals if turn % 2 == 0 else reversed(goals):
             runs[rate].append(run(bench, int(rate), seconds))
-        bench.say(f"round {turn + 1} of {rounds}: p99 " + ", ".join(
-            f"{rate:,.0f}/s {samples[-1]['since_commit_sent']['p99'] / 1000:.2f} ms" for rate, samples in runs.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: p99 "
+            + ", ".join(
+                f"{rate:,.0f}/s {samples[-1]['since_commit_sent']['p99'] / 1000:.2f} ms"
+                for rate, samples in runs.items()
+            )
+        )
 
     figure = Figure("latency_load", "Commit to arrival at an HTTP receiver, p99 by rate")
     for rate, goal in goals.items():
         share = "" if rate in RATES else f", {SHARE:.0%} of what the machine sustains"
-        figure.add(f"p99 at {rate:,.0f}/s{share}", [one["since_commit_sent"]["p99"] / 1000 for one in runs[rate]], "ms", goal)
+        figure.add(
+            f"p99 at {rate:,.0f}/s{share}", [one["since_commit_sent"]["p99"] / 1000 for one in runs[rate]], "ms", goal
+        )
     for rate, samples in runs.items():
         figure.add(f"p50 at {rate:,.0f}/s", [one["since_commit_sent"]["p50"] / 1000 for one in samples], "ms")
         figure.add(f"the COMMIT itself, p99 at {rate:,.0f}/s", [one["commit"]["p99"] / 1000 for one in samples], "ms")
         figure.add(f"rate reached at {rate:,.0f}/s", [one["rate"] for one in samples], "events/s")
     figure.add("what the machine sustains", full, "events/s")
     beyond = [f"{rate:,}/s" for rate in RATES if rate >= most]
-    figure.notes = [f"{SESSIONS} sessions, a transaction an event, which changes a row; producers, server and receiver share the machine",
-                    *([f"not measured, because the machine does not sustain it: {', '.join(beyond)}"] if beyond else []),
-                    bench.disturbances()]
+    figure.notes = [
+        f"{SESSIONS} sessions, a transaction an event, which changes a row; producers, server and receiver share the machine",
+        *([f"not measured, because the machine does not sustain it: {', '.join(beyond)}"] if beyond else []),
+        bench.disturbances(),
+    ]
     figure.details = {"runs": {str(rate): samples for rate, samples in runs.items()}}
     return figure

@@ -25,21 +25,24 @@ class Memory:
 def memory_of(process: int) -> Memory:
     def values(file: str) -> dict[str, float]:
         text = Path(f"/proc/{process}/{file}").read_text()
-        return {name: int(size) / 1024
-                for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+        return {name: int(size) / 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
 
     status, smaps = values("status"), values("smaps_rollup")
-    return Memory(resident=status["RssAnon"] + status["RssFile"], anonymous=status["RssAnon"],
-                  proportional=smaps["Pss"] - smaps["Pss_Shmem"],
-                  peak=status["VmHWM"] - status["RssShmem"])
+    return Memory(
+        resident=status["RssAnon"] + status["RssFile"],
+        anonymous=status["RssAnon"],
+        proportional=smaps["Pss"] - smaps["Pss_Shmem"],
+        peak=status["VmHWM"] - status["RssShmem"],
+    )
 
 
 def fill_in_one_transaction(bench: Bench, events: int) -> None:
     bench.sql.execute(
-        "DO $$ BEGIN FOR i IN 1 .. {} LOOP PERFORM outbox.enqueue(ARRAY("
-        "SELECT ROW('account', 'a' || (i * 7919 + n) % {}, 'AccountChanged', '{}'::jsonb, i, NULL, NULL, "
-        "NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(1, {}) AS n)); "
-        "END LOOP; END $$".format(events // AT_ONCE, KEYS, payload(), AT_ONCE))
+        f"DO $$ BEGIN FOR i IN 1 .. {events // AT_ONCE} LOOP PERFORM outbox.enqueue(ARRAY("
+        f"SELECT ROW('account', 'a' || (i * 7919 + n) % {KEYS}, 'AccountChanged', '{payload()}'::jsonb, i, NULL, NULL, "
+        f"NULL, NULL, NULL, NULL, NULL, NULL, NULL)::outbox.new_event FROM generate_series(1, {AT_ONCE}) AS n)); "
+        "END LOOP; END $$"
+    )
 
 
 def measure(bench: Bench) -> Figure:
@@ -58,8 +61,7 @@ def measure(bench: Bench) -> Figure:
         samples.append(memory_of(relay))
 
     figure = Figure("memory", f"Memory of the relay, draining {events:,} events out of one transaction")
-    figure.add("largest of the following", max(max(s.resident, s.proportional, s.peak) for s in samples),
-               "MiB", GOAL)
+    figure.add("largest of the following", max(max(s.resident, s.proportional, s.peak) for s in samples), "MiB", GOAL)
     figure.add("resident, not shared memory", max(s.resident for s in samples), "MiB")
     figure.add("anonymous", max(s.anonymous for s in samples), "MiB")
     figure.add("proportional share (Pss)", max(s.proportional for s in samples), "MiB")

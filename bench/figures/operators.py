@@ -40,18 +40,33 @@ SCRAPED = Goal(20, 5, less_is_better=True)
 
 STATUS = "SELECT * FROM outbox.event_status(%s)"
 QUESTIONS = [
-    Question("event_status() of an event in the middle", STATUS,
-             "SELECT event_id FROM outbox.event OFFSET (SELECT count(*) / 2 FROM outbox.event) LIMIT 1", AT_ONCE),
-    Question("event_status() of the last event", STATUS,
-             "SELECT event_id FROM outbox.event ORDER BY xid DESC, position DESC LIMIT 1", AT_ONCE),
-    Question("event_status() of a dead letter", STATUS,
-             "SELECT event_id FROM outbox.delivery WHERE state = 'DEAD' ORDER BY position DESC LIMIT 1", AT_ONCE),
+    Question(
+        "event_status() of an event in the middle",
+        STATUS,
+        "SELECT event_id FROM outbox.event OFFSET (SELECT count(*) / 2 FROM outbox.event) LIMIT 1",
+        AT_ONCE,
+    ),
+    Question(
+        "event_status() of the last event",
+        STATUS,
+        "SELECT event_id FROM outbox.event ORDER BY xid DESC, position DESC LIMIT 1",
+        AT_ONCE,
+    ),
+    Question(
+        "event_status() of a dead letter",
+        STATUS,
+        "SELECT event_id FROM outbox.delivery WHERE state = 'DEAD' ORDER BY position DESC LIMIT 1",
+        AT_ONCE,
+    ),
     Question("health()", "SELECT * FROM outbox.health('0')", goal=AT_ONCE),
     Question("metrics()", "SELECT outbox.metrics()", goal=SCRAPED),
     Question("status", "SELECT * FROM outbox.status"),
     Question("blocked_key", "SELECT count(*) FROM outbox.blocked_key"),
-    Question("find_event() of an event in the middle", "SELECT * FROM outbox.find_event(%s)",
-             "SELECT event_id FROM outbox.event OFFSET (SELECT count(*) / 2 FROM outbox.event) LIMIT 1"),
+    Question(
+        "find_event() of an event in the middle",
+        "SELECT * FROM outbox.find_event(%s)",
+        "SELECT event_id FROM outbox.event OFFSET (SELECT count(*) / 2 FROM outbox.event) LIMIT 1",
+    ),
 ]
 MORE_QUESTIONS = [
     Question(f"health(), {MORE_DESTINATIONS} destinations more", "SELECT * FROM outbox.health('0')", goal=AT_ONCE),

@@ -49,10 +49,12 @@ def measure(bench: Bench) -> Figure:
             order = [("down", down), ("healthy", bench), ("empty", empty)]
             for _, where in order:
                 run_clients(where, EVENT, 2)  # after a checkpoint the first change of a page costs more
-            for name, where in order[turn % 3:] + order[:turn % 3]:
+            for name, where in order[turn % 3 :] + order[: turn % 3]:
                 runs[name].append(slice_of(where))
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{name} {values[-1].rate:,.0f} tps" for name, values in runs.items()))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{name} {values[-1].rate:,.0f} tps" for name, values in runs.items())
+            )
         if not has_failed(down):
             raise RuntimeError(f"the destination was not down all the time: {down.status()}")
 
@@ -62,10 +64,16 @@ def measure(bench: Bench) -> Figure:
     figure = Figure("outage", f"Enqueueing with a backlog of {backlog:,} and the destination down")
     figure.add("down / healthy, relay draining to null:", ratios("healthy"), "ratio", Goal(0.97, 1.0))
     figure.add("down / empty log, no destination", ratios("empty"), "ratio", Goal(0.97, 1.0))
-    figure.add("the latter by processor time",
-               [b.processor / a.processor for a, b in zip(runs["down"], runs["empty"])], "ratio")
+    figure.add(
+        "the latter by processor time",
+        [b.processor / a.processor for a, b in zip(runs["down"], runs["empty"])],
+        "ratio",
+    )
     for name, values in runs.items():
         figure.add(name, [value.rate for value in values], "tps")
-    figure.notes = [f"{CLIENTS} clients, transactions that change a row and enqueue an event of 512 bytes, "
-                    f"{rounds} rounds of {seconds - 1} s slices; all in one server", bench.disturbances()]
+    figure.notes = [
+        f"{CLIENTS} clients, transactions that change a row and enqueue an event of 512 bytes, "
+        f"{rounds} rounds of {seconds - 1} s slices; all in one server",
+        bench.disturbances(),
+    ]
     return figure

@@ -35,7 +35,9 @@ def measure(bench: Bench) -> Figure:
         bench.sql.execute("TRUNCATE app_outbox")
         bench.clear_log()
         slice = run_script(bench, transaction.text.format(insert=INSERTS[into]), seconds, payload())
-        rows = bench.sql.execute(f"SELECT count(*) FROM {'app_outbox' if into == 'table' else 'outbox.event'}").fetchone()[0]
+        rows = bench.sql.execute(
+            f"SELECT count(*) FROM {'app_outbox' if into == 'table' else 'outbox.event'}"
+        ).fetchone()[0]
         if rows == 0:
             raise RuntimeError(f"nothing was inserted into the {into}")
         return slice
@@ -49,19 +51,29 @@ def measure(bench: Bench) -> Figure:
         for transaction, into in runs:
             slice_of(transaction, into, 2)  # after a checkpoint the first change of a page costs more
         for transaction in TRANSACTIONS:
-            for into in list(INSERTS)[::-1 if turn % 2 else 1]:
+            for into in list(INSERTS)[:: -1 if turn % 2 else 1]:
                 runs[transaction, into].append(slice_of(transaction, into, seconds))
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{t.label} {runs[t, 'view'][-1].rate / runs[t, 'table'][-1].rate:.2f}" for t in TRANSACTIONS))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(f"{t.label} {runs[t, 'view'][-1].rate / runs[t, 'table'][-1].rate:.2f}" for t in TRANSACTIONS)
+        )
 
     figure = Figure("outbox_view", "INSERT into a view of the log, as a share of that into the outbox table")
     for transaction in TRANSACTIONS:
         pairs = list(zip(runs[transaction, "view"], runs[transaction, "table"]))
-        figure.add(transaction.label, [view.rate / table.rate for view, table in pairs], "of the table", transaction.goal)
-        figure.add(f"{transaction.label}, by processor time", [table.processor / view.processor for view, table in pairs],
-                   "of the table")
+        figure.add(
+            transaction.label, [view.rate / table.rate for view, table in pairs], "of the table", transaction.goal
+        )
+        figure.add(
+            f"{transaction.label}, by processor time",
+            [table.processor / view.processor for view, table in pairs],
+            "of the table",
+        )
     for (transaction, into), slices in runs.items():
         figure.add(f"{transaction.label}, {into}", [slice.rate for slice in slices], "tps")
-    figure.notes = [f"{CLIENTS} clients, pgbench -M prepared, payload of 512 bytes as a parameter, {rounds} rounds of "
-                    f"{seconds - 1} s slices; the table has two partial indexes, and nobody reads it", bench.disturbances()]
+    figure.notes = [
+        f"{CLIENTS} clients, pgbench -M prepared, payload of 512 bytes as a parameter, {rounds} rounds of "
+        f"{seconds - 1} s slices; the table has two partial indexes, and nobody reads it",
+        bench.disturbances(),
+    ]
     return figure

@@ -36,12 +36,16 @@ def measure(bench: Bench) -> Figure:
             "outbox table, marked per batch": lambda: drain_outbox_table(bench, events, "batch", seconds),
         }.items():
             rates.setdefault(label, []).append(bench.undisturbed(run))
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{label} {values[-1]:,.0f}/s" for label, values in rates.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(f"{label} {values[-1]:,.0f}/s" for label, values in rates.items())
+        )
 
     figure = Figure("pull", f"Relays outside the server, a backlog of {events:,} events", logarithmic=True)
     for label, values in rates.items():
         figure.add(label, values, "events/s")
-    figure.notes = ["events committed one by one; 100 events a fetch, 200 a claim of the outbox table",
-                    bench.disturbances()]
+    figure.notes = [
+        "events committed one by one; 100 events a fetch, 200 a claim of the outbox table",
+        bench.disturbances(),
+    ]
     return figure

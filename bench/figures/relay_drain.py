@@ -21,10 +21,10 @@ GOAL = Goal(150_000, 400_000)
 
 @dataclass
 class Sample:
-    rate: float       # events per second
-    relay: float      # microseconds of processor time an event
+    rate: float  # events per second
+    relay: float  # microseconds of processor time an event
     server: float = 0
-    peak: float = 0   # MiB
+    peak: float = 0  # MiB
 
 
 def fill(bench: Bench, events: int) -> None:
@@ -64,28 +64,39 @@ def measure(bench: Bench) -> Figure:
         drain_table(engine, events)  # servers in Java get faster for a long time
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
-            steps = [("native", lambda: drain_outside(native, events)), ("sql", lambda: drain_outside(plain, events)),
-                     ("inside", lambda: drain_inside(bench, events))]
+            steps = [
+                ("native", lambda: drain_outside(native, events)),
+                ("sql", lambda: drain_outside(plain, events)),
+                ("inside", lambda: drain_inside(bench, events)),
+            ]
             with engine.asleep():
                 for name, step in steps if turn % 2 == 0 else reversed(steps):
                     samples[name].append(bench.undisturbed(step))
                 for each in (bench, native, plain):
                     each.clear_log()
             samples["debezium"].append(bench.undisturbed(lambda: drain_table(engine, events)))
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{name} {of_name[-1].rate:,.0f}/s" for name, of_name in samples.items()))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{name} {of_name[-1].rate:,.0f}/s" for name, of_name in samples.items())
+            )
 
-    labels = {"native": "outbox-relay, extension", "sql": "outbox-relay, SQL edition",
-              "inside": "relay inside the server", "debezium": "Debezium's engine, outbox table"}
+    labels = {
+        "native": "outbox-relay, extension",
+        "sql": "outbox-relay, SQL edition",
+        "inside": "relay inside the server",
+        "debezium": "Debezium's engine, outbox table",
+    }
     figure = Figure("relay_drain", f"Drain of {events:,} events to null: by outbox-relay", logarithmic=True)
     for name, label in labels.items():
-        figure.add(label, [one.rate for one in samples[name]], "events/s",
-                   GOAL if name in ("native", "sql") else None)
+        figure.add(label, [one.rate for one in samples[name]], "events/s", GOAL if name in ("native", "sql") else None)
     for name, label in labels.items():
         figure.add(f"CPU an event, {label}", [one.relay for one in samples[name]], "us")
     for name in ("native", "sql"):
         figure.add(f"CPU an event, the server for {labels[name]}", [one.server for one in samples[name]], "us")
     figure.add("memory of outbox-relay, peak", [one.peak for name in ("native", "sql") for one in samples[name]], "MiB")
-    figure.notes = ["512-byte events, committed 100 at a time; outbox-relay from its start to its end, the relay inside "
-                    "from CREATE SERVER on, Debezium warm and from the first record to the last", bench.disturbances()]
+    figure.notes = [
+        "512-byte events, committed 100 at a time; outbox-relay from its start to its end, the relay inside "
+        "from CREATE SERVER on, Debezium warm and from the first record to the last",
+        bench.disturbances(),
+    ]
     return figure

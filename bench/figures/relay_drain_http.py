@@ -26,22 +26,31 @@ def measure(bench: Bench) -> Figure:
     bench.touch_memory()
     native, plain = native_edition(bench), sql_edition(bench)
     with nginx(bench) as port:
-        contests = {"extension": Contest(native, port), f"extension, {MANY}": Contest(native, port, max_connections=str(MANY)),
-                    "SQL edition": Contest(plain, port)}
+        contests = {
+            "extension": Contest(native, port),
+            f"extension, {MANY}": Contest(native, port, max_connections=str(MANY)),
+            "SQL edition": Contest(plain, port),
+        }
         for turn in range(rounds):
             bench.sql.execute("CHECKPOINT")
             for contest in contests.values():
                 contest.round(events, seconds)
-            bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-                f"{name} {contest.ratios()[-1]:.2f}" for name, contest in contests.items()))
+            bench.say(
+                f"round {turn + 1} of {rounds}: "
+                + ", ".join(f"{name} {contest.ratios()[-1]:.2f}" for name, contest in contests.items())
+            )
 
-    figure = Figure("relay_drain_http", "Drain to HTTP by outbox-relay, one request an event, as a share of wrk's requests")
+    figure = Figure(
+        "relay_drain_http", "Drain to HTTP by outbox-relay, one request an event, as a share of wrk's requests"
+    )
     for name, contest in contests.items():
         figure.add(f"{name.split(',')[0]}, {contest.connections} connections", contest.ratios(), "of wrk", GOAL)
     for name, contest in contests.items():
         add_rows(figure, contest, f"outbox-relay, {name.split(',')[0]}")
         figure.add(f"CPU an event, outbox-relay, {name}", [relay for relay, _ in contest.cpu], "us")
         figure.add(f"CPU an event, the server, {name}", [server for _, server in contest.cpu], "us")
-    figure.notes = ["nginx with 2 workers answers 204; 512-byte payload; from the start of the program to its end",
-                    bench.disturbances()]
+    figure.notes = [
+        "nginx with 2 workers answers 204; 512-byte payload; from the start of the program to its end",
+        bench.disturbances(),
+    ]
     return figure

@@ -21,8 +21,11 @@ SETTINGS = {
 
 
 def statements(observer: psycopg.Connection, database: str) -> dict[str, int]:
-    rows = observer.execute("SELECT s.query, s.calls FROM pg_stat_statements AS s "
-                            "JOIN pg_database AS d ON d.oid = s.dbid WHERE d.datname = %s", [database])
+    rows = observer.execute(
+        "SELECT s.query, s.calls FROM pg_stat_statements AS s "
+        "JOIN pg_database AS d ON d.oid = s.dbid WHERE d.datname = %s",
+        [database],
+    )
     return {query: int(calls) for query, calls in rows}
 
 
@@ -32,8 +35,12 @@ def wake_ups(process: int) -> int:
 
 
 def is_delivered(bench: Bench) -> bool:
-    return bench.sql.execute("SELECT FROM outbox.cursor WHERE position >= "
-                             "(SELECT last_value FROM outbox.event_position)").rowcount == 1
+    return (
+        bench.sql.execute(
+            "SELECT FROM outbox.cursor WHERE position >= (SELECT last_value FROM outbox.event_position)"
+        ).rowcount
+        == 1
+    )
 
 
 def measure(bench: Bench) -> Figure:
@@ -59,8 +66,9 @@ def measure(bench: Bench) -> Figure:
     for name in editions:
         calls = {query: count - before[name].get(query, 0) for query, count in after[name].items()}
         details[name] = {query: count for query, count in calls.items() if count}
-        figure.add(f"statements, {name}", sum(calls.values()) * 60 / seconds, "a minute",
-                   Goal(30, 15, less_is_better=True))
+        figure.add(
+            f"statements, {name}", sum(calls.values()) * 60 / seconds, "a minute", Goal(30, 15, less_is_better=True)
+        )
     figure.add("wake-ups of the program, both databases", woken * 60 / seconds, "a minute")
     figure.details = details
     return figure

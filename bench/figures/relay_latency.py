@@ -15,8 +15,10 @@ from outbox_relay import OutboxRelay, native_edition, sql_edition
 from report import Figure, Goal
 from workload import Bench, payload, wait_until
 
-GOALS = {"extension": (Goal(3, 1, less_is_better=True), Goal(15, 5, less_is_better=True)),
-         "SQL edition": (Goal(5, 2, less_is_better=True), Goal(25, 10, less_is_better=True))}
+GOALS = {
+    "extension": (Goal(3, 1, less_is_better=True), Goal(15, 5, less_is_better=True)),
+    "SQL edition": (Goal(5, 2, less_is_better=True), Goal(25, 10, less_is_better=True)),
+}
 FIRST = Goal(100, 20, less_is_better=True)
 SHORT_PAUSE = 3.0  # the relay rests after a twentieth of a second
 
@@ -88,19 +90,31 @@ def measure(bench: Bench) -> Figure:
         bench.sql.execute("CHECKPOINT")
         for name, edition in editions.items():
             runs[name].append(edition.undisturbed(lambda: at_rate(edition, seconds)))
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(
-            f"{name} p50 {of_name[-1]['since_commit_sent']['p50']:.0f} us, "
-            f"p99 {of_name[-1]['since_commit_sent']['p99']:.0f} us" for name, of_name in runs.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(
+                f"{name} p50 {of_name[-1]['since_commit_sent']['p50']:.0f} us, "
+                f"p99 {of_name[-1]['since_commit_sent']['p99']:.0f} us"
+                for name, of_name in runs.items()
+            )
+        )
     first = {name: first_events(edition, [pause]) for name, edition in editions.items()}
     woken = {name: first_events(edition, [SHORT_PAUSE] * samples) for name, edition in editions.items()}
-    looked = first_events(editions["SQL edition"], [SHORT_PAUSE] * samples, "session = \"pooled\"")
+    looked = first_events(editions["SQL edition"], [SHORT_PAUSE] * samples, 'session = "pooled"')
 
-    figure = Figure("relay_latency", f"Commit to arrival at an HTTP receiver through outbox-relay, {RATE:,} events/s",
-                    logarithmic=True)
+    figure = Figure(
+        "relay_latency",
+        f"Commit to arrival at an HTTP receiver through outbox-relay, {RATE:,} events/s",
+        logarithmic=True,
+    )
     for name, of_name in runs.items():
         for quantile, goal in zip(("p50", "p99", "p999", "max"), (*GOALS[name], None, None)):
-            figure.add(f"{name}, {quantile.replace('999', '99.9')}",
-                       [each["since_commit_sent"][quantile] / 1000 for each in runs[name]], "ms", goal)
+            figure.add(
+                f"{name}, {quantile.replace('999', '99.9')}",
+                [each["since_commit_sent"][quantile] / 1000 for each in runs[name]],
+                "ms",
+                goal,
+            )
     for name in editions:
         figure.add(f"{name}, first event after {pause:.0f} s", first[name], "ms", FIRST)
     for name in editions:
@@ -108,9 +122,12 @@ def measure(bench: Bench) -> Figure:
     figure.add(f"SQL edition, first after {SHORT_PAUSE:.0f} s, session pooled", looked, "ms")
     for name in editions:
         figure.add(f"{name}, rate reached", [each["rate"] for each in runs[name]], "events/s")
-    figure.notes = [f"{SESSIONS} sessions, {rounds} runs of {seconds} s; events that arrived twice: "
-                    f"{sum(each['repeated'] for of_name in runs.values() for each in of_name)}",
-                    f"first events: the worst was {max([*first['extension'], *first['SQL edition']]):.1f} ms; "
-                    f"without notifications the median was {median(looked):.0f} ms", bench.disturbances()]
+    figure.notes = [
+        f"{SESSIONS} sessions, {rounds} runs of {seconds} s; events that arrived twice: "
+        f"{sum(each['repeated'] for of_name in runs.values() for each in of_name)}",
+        f"first events: the worst was {max([*first['extension'], *first['SQL edition']]):.1f} ms; "
+        f"without notifications the median was {median(looked):.0f} ms",
+        bench.disturbances(),
+    ]
     figure.details = {"runs": runs, "first": first, "woken": woken, "looked": looked}
     return figure

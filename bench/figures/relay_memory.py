@@ -17,8 +17,9 @@ BACKLOG = 15_000
 
 def settled(bench: Bench) -> int:
     """Destinations that have settled everything."""
-    return bench.sql.execute("SELECT FROM outbox.cursor WHERE position >= "
-                             "(SELECT last_value FROM outbox.event_position)").rowcount
+    return bench.sql.execute(
+        "SELECT FROM outbox.cursor WHERE position >= (SELECT last_value FROM outbox.event_position)"
+    ).rowcount
 
 
 def fail(bench: Bench) -> bool:
@@ -36,10 +37,13 @@ def run(databases: list[SqlEdition], port: int, events: int, down: bool) -> list
                 stack.enter_context(database.destination(f"http://127.0.0.1:{free_port()}/events", called="down"))
                 database.fill(BACKLOG, 100)
             for i in range(working):
-                stack.enter_context(database.destination(f"http://127.0.0.1:{port}/events", called=f"sink_{i}", start="end"))
+                stack.enter_context(
+                    database.destination(f"http://127.0.0.1:{port}/events", called=f"sink_{i}", start="end")
+                )
             if not down:
                 database.fill(events, 100)
         with OutboxRelay(*databases) as relay:
+
             def drained() -> bool:
                 samples.append(memory_of(relay.pid))
                 return all(settled(database) == working for database in databases)
@@ -67,13 +71,19 @@ def measure(bench: Bench) -> Figure:
             runs[name] = run(databases, port, events, down)
             bench.say(f"{name}: {max(s.peak for s in runs[name]):.0f} MiB at most")
     for name, samples in runs.items():
-        figure.add(f"{name}: largest of the following", max(max(s.resident, s.proportional, s.peak) for s in samples),
-                   "MiB", GOAL)
+        figure.add(
+            f"{name}: largest of the following",
+            max(max(s.resident, s.proportional, s.peak) for s in samples),
+            "MiB",
+            GOAL,
+        )
         figure.add(f"{name}: resident", max(s.resident for s in samples), "MiB")
         figure.add(f"{name}: anonymous", max(s.anonymous for s in samples), "MiB")
         figure.add(f"{name}: proportional share (Pss)", max(s.proportional for s in samples), "MiB")
         figure.add(f"{name}: peak resident", max(s.peak for s in samples), "MiB")
         figure.add(f"{name}: resident at the end", samples[-1].resident, "MiB")
-    figure.notes = [f"{2 * events:,} events and more to each destination that works, one request an event",
-                    f"those that are down refuse connections, and have {BACKLOG:,} events and more to deliver"]
+    figure.notes = [
+        f"{2 * events:,} events and more to each destination that works, one request an event",
+        f"those that are down refuse connections, and have {BACKLOG:,} events and more to deliver",
+    ]
     return figure

@@ -36,8 +36,13 @@ class Slice:
     rotations: list[float]  # moments
 
     def longest_at(self, moments: list[float]) -> list[float]:
-        return [max((w.milliseconds for w in self.waits if w.end > moment - BEFORE and w.begin < moment + AFTER),
-                    default=0.0) for moment in moments]
+        return [
+            max(
+                (w.milliseconds for w in self.waits if w.end > moment - BEFORE and w.begin < moment + AFTER),
+                default=0.0,
+            )
+            for moment in moments
+        ]
 
     def longest(self) -> float:
         return max(w.milliseconds for w in self.waits)
@@ -64,10 +69,28 @@ def one_slice(bench: Bench, segment_size: str, seconds: int) -> Slice:
     bench.sql.execute("SELECT pg_reload_conf()")
     script = bench.cluster.root / "enqueue.sql"
     script.write_text(f"\\set id random(1, {ACCOUNTS})\n{ENQUEUE}\n")
-    command = [bench.cluster.bin / "pgbench", "-n", "-M", "prepared", "-c", str(CLIENTS), "-j", "2",
-               "-R", str(RATE), "-T", str(seconds), "-D", f"payload={payload()}", "-f", script,
-               "-l", "--log-prefix", bench.cluster.root / "waits",
-               f"{bench.cluster.conninfo()} options='-c synchronous_commit=off'"]
+    command = [
+        bench.cluster.bin / "pgbench",
+        "-n",
+        "-M",
+        "prepared",
+        "-c",
+        str(CLIENTS),
+        "-j",
+        "2",
+        "-R",
+        str(RATE),
+        "-T",
+        str(seconds),
+        "-D",
+        f"payload={payload()}",
+        "-f",
+        script,
+        "-l",
+        "--log-prefix",
+        bench.cluster.root / "waits",
+        f"{bench.cluster.conninfo()} options='-c synchronous_commit=off'",
+    ]
     before = changes_of_ring(bench)
     start = time.time()
     rotations: set[float] = set()
@@ -104,8 +127,10 @@ def measure(bench: Bench) -> Figure:
             near += here
             elsewhere += there
             caused.append(max(0.0, max(here) - max(there)))
-            bench.say(f"round {turn + 1} of {rounds}: {len(moments)} moments, longest wait "
-                      f"{max(here):.2f} ms, without rotation {max(there):.2f} ms")
+            bench.say(
+                f"round {turn + 1} of {rounds}: {len(moments)} moments, longest wait "
+                f"{max(here):.2f} ms, without rotation {max(there):.2f} ms"
+            )
 
     figure = Figure("rotation", "Longest wait of an enqueue when the log moves on to the next segment")
     figure.add("longest wait at a rotation, less that without", caused, "ms", Goal(5, 1, less_is_better=True))
@@ -113,6 +138,9 @@ def measure(bench: Bench) -> Figure:
     figure.add("at the same moments without", elsewhere, "ms")
     figure.add("longest of a slice with rotations", [s.longest() for s in with_rotation], "ms")
     figure.add("longest of a slice without", [s.longest() for s in without], "ms")
-    figure.notes = [f"{RATE:,} events/s from {CLIENTS} clients, synchronous_commit = off; {len(near)} times a segment "
-                    f"was left or emptied in {rounds} slices of {seconds} s", bench.disturbances()]
+    figure.notes = [
+        f"{RATE:,} events/s from {CLIENTS} clients, synchronous_commit = off; {len(near)} times a segment "
+        f"was left or emptied in {rounds} slices of {seconds} s",
+        bench.disturbances(),
+    ]
     return figure

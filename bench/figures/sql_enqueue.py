@@ -3,7 +3,19 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from figures.enqueue import BASELINE, BATCH, CLIENTS, ENQUEUE, ENQUEUE_BATCH, INSERT, OUTBOX_TABLE, Slice, Variant, run_clients, share
+from figures.enqueue import (
+    BASELINE,
+    BATCH,
+    CLIENTS,
+    ENQUEUE,
+    ENQUEUE_BATCH,
+    INSERT,
+    OUTBOX_TABLE,
+    Slice,
+    Variant,
+    run_clients,
+    share,
+)
 from outbox_relay import OutboxRelay, sql_edition
 from report import Figure, Goal
 from workload import Bench
@@ -22,8 +34,10 @@ class Of:
     def _run(self, seconds: int) -> Slice:
         for table in ("app_outbox", "outbox.event", "outbox.cursor"):
             self.bench.sql.execute(f"TRUNCATE {table}")
-        with (self.bench.destination("null:") if self.variant.relay else nullcontext(),
-              OutboxRelay(self.bench) if self.variant.relay else nullcontext()):
+        with (
+            self.bench.destination("null:") if self.variant.relay else nullcontext(),
+            OutboxRelay(self.bench) if self.variant.relay else nullcontext(),
+        ):
             return run_clients(self.bench, self.variant, seconds)
 
 
@@ -34,11 +48,13 @@ def measure(bench: Bench) -> Figure:
         database.sql.execute(OUTBOX_TABLE)
     bench.touch_memory()
     baseline = Of(plain, BASELINE)
-    ones = [Of(plain, Variant("outbox.enqueue, SQL edition", ENQUEUE, goal=Goal(0.75, 0.85))),
-            Of(plain, Variant(f"SQL edition, batch of {BATCH}, per event", ENQUEUE_BATCH, events=BATCH)),
-            Of(plain, Variant("SQL edition, outbox-relay draining to null:", ENQUEUE, relay=True)),
-            Of(plain, Variant("outbox table", INSERT)),
-            Of(bench, Variant("outbox.enqueue, extension", ENQUEUE))]
+    ones = [
+        Of(plain, Variant("outbox.enqueue, SQL edition", ENQUEUE, goal=Goal(0.75, 0.85))),
+        Of(plain, Variant(f"SQL edition, batch of {BATCH}, per event", ENQUEUE_BATCH, events=BATCH)),
+        Of(plain, Variant("SQL edition, outbox-relay draining to null:", ENQUEUE, relay=True)),
+        Of(plain, Variant("outbox table", INSERT)),
+        Of(bench, Variant("outbox.enqueue, extension", ENQUEUE)),
+    ]
     for one in [baseline, *ones]:
         one.slice(2)
 
@@ -58,15 +74,23 @@ def measure(bench: Bench) -> Figure:
             shares[label].append(share(one.variant, 1 / here.rate, (1 / before.rate + 1 / after.rate) / 2))
             by_processor[label].append(share(one.variant, here.processor, (before.processor + after.processor) / 2))
             before = after
-        bench.say(f"round {turn + 1} of {rounds}: " + ", ".join(f"{label} {values[-1]:.2f}" for label, values in shares.items()))
+        bench.say(
+            f"round {turn + 1} of {rounds}: "
+            + ", ".join(f"{label} {values[-1]:.2f}" for label, values in shares.items())
+        )
 
-    figure = Figure("sql_enqueue", "Transaction with an event in the SQL edition, as a share of the same with an empty SELECT")
+    figure = Figure(
+        "sql_enqueue", "Transaction with an event in the SQL edition, as a share of the same with an empty SELECT"
+    )
     for one in ones:
         figure.add(one.variant.label, shares[one.variant.label], "of baseline", one.variant.goal)
     for one in ones:
         figure.add(f"{one.variant.label}, by processor time", by_processor[one.variant.label], "by time used")
     figure.add(BASELINE.label, rates[BASELINE.label], "tps")
     figure.details = {"transactions_per_second": rates}
-    figure.notes = [f"{CLIENTS} clients, pgbench -M prepared, payload of 512 bytes as a parameter, {rounds} rounds of "
-                    f"{seconds - 1} s slices; the relay, where there is one, is paid for by the same processors", bench.disturbances()]
+    figure.notes = [
+        f"{CLIENTS} clients, pgbench -M prepared, payload of 512 bytes as a parameter, {rounds} rounds of "
+        f"{seconds - 1} s slices; the relay, where there is one, is paid for by the same processors",
+        bench.disturbances(),
+    ]
     return figure

@@ -39,8 +39,12 @@ def stage(root: Path, pg_config: Path) -> None:
         raise Unavailable("OUTBOX_BENCH_ULAK does not name a directory with ulak")
     if not (Path(source) / "ulak.so").exists():
         raise Unavailable(f"{source} has no ulak.so: build it there with make")
-    subprocess.run(["make", "-s", "-C", source, "install", f"PG_CONFIG={pg_config}", "with_llvm=no",
-                    f"DESTDIR={root}/stage"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ["make", "-s", "-C", source, "install", f"PG_CONFIG={pg_config}", "with_llvm=no", f"DESTDIR={root}/stage"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def completed(bench: Bench) -> int:
@@ -65,14 +69,28 @@ class Broker:
 
 
 BROKERS = [
-    Broker("HTTP", nginx, lambda port: {"url": f"http://127.0.0.1:{port}/"}, "http",
-           lambda port: f'{{"url": "http://127.0.0.1:{port}/", "method": "POST"}}'),
-    Broker("RabbitMQ", lambda bench: rabbitmq(bench, QUEUE),
-           lambda port: {"url": f"amqp://127.0.0.1:{port}", "routing_key": QUEUE}, "amqp",
-           lambda port: f'{{"host": "127.0.0.1", "port": {port}, "exchange": "", "routing_key": "{QUEUE}"}}',
-           new_server=True),
-    Broker("NATS JetStream", nats, lambda port: {"url": f"nats://127.0.0.1:{port}", "subject": SUBJECT}, "nats",
-           lambda port: f'{{"url": "nats://127.0.0.1:{port}", "subject": "{SUBJECT}", "jetstream": true}}'),
+    Broker(
+        "HTTP",
+        nginx,
+        lambda port: {"url": f"http://127.0.0.1:{port}/"},
+        "http",
+        lambda port: f'{{"url": "http://127.0.0.1:{port}/", "method": "POST"}}',
+    ),
+    Broker(
+        "RabbitMQ",
+        lambda bench: rabbitmq(bench, QUEUE),
+        lambda port: {"url": f"amqp://127.0.0.1:{port}", "routing_key": QUEUE},
+        "amqp",
+        lambda port: f'{{"host": "127.0.0.1", "port": {port}, "exchange": "", "routing_key": "{QUEUE}"}}',
+        new_server=True,
+    ),
+    Broker(
+        "NATS JetStream",
+        nats,
+        lambda port: {"url": f"nats://127.0.0.1:{port}", "subject": SUBJECT},
+        "nats",
+        lambda port: f'{{"url": "nats://127.0.0.1:{port}", "subject": "{SUBJECT}", "jetstream": true}}',
+    ),
 ]
 
 
@@ -88,8 +106,9 @@ class Rounds:
     def theirs(self, port: int, events: int) -> float:
         sql = self.bench.sql
         sql.execute("TRUNCATE ulak.queue")
-        sql.execute("SELECT ulak.create_endpoint('peer', %s, %s::jsonb)",
-                    [self.broker.protocol, self.broker.theirs(port)])
+        sql.execute(
+            "SELECT ulak.create_endpoint('peer', %s, %s::jsonb)", [self.broker.protocol, self.broker.theirs(port)]
+        )
         try:
             send(self.bench, events, "peer", payload(200))
             wait_until(lambda: completed(self.bench) > 0, 60, "ulak has delivered a message")
@@ -121,18 +140,26 @@ def measure(bench: Bench) -> Figure:
             bench.sql.execute("CHECKPOINT")
             steps = {"ours": both.ours, "theirs": lambda port: both.theirs(port, of_peer)}
             for name in steps if turn % 2 == 0 else reversed(steps):
+
                 def once(step=steps[name]) -> float:
                     with both.server() as port:
                         return step(port)
+
                 samples[name].append(bench.undisturbed(once))
-            bench.say(f"{broker.name}: round {turn + 1} of {rounds}: {samples['ours'][-1]:,.0f} against {samples['theirs'][-1]:,.0f} events/s")
-        figure.add(f"{broker.name}, times as fast",
-                   [one / other for one, other in zip(samples["ours"], samples["theirs"])], "times")
+            bench.say(
+                f"{broker.name}: round {turn + 1} of {rounds}: {samples['ours'][-1]:,.0f} against {samples['theirs'][-1]:,.0f} events/s"
+            )
+        figure.add(
+            f"{broker.name}, times as fast",
+            [one / other for one, other in zip(samples["ours"], samples["theirs"])],
+            "times",
+        )
         figure.add(f"{broker.name}", samples["ours"], "events/s")
         figure.add(f"{broker.name}, ulak", samples["theirs"], "events/s")
     version = bench.sql.execute("SELECT extversion FROM pg_extension WHERE extname = 'ulak'").fetchone()[0]
     figure.notes = [
         f"ulak {version}, four workers and 200 messages a batch, which are its defaults",
         f"{events:,} events of ours and {of_peer:,} messages of ulak, 200-byte payload; ours have {KEYS:,} ordering keys, ulak's none",
-        bench.disturbances()]
+        bench.disturbances(),
+    ]
     return figure

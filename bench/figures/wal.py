@@ -15,8 +15,22 @@ CLIENTS = 8
 def insert(bench: Bench, statement: str, rows: int) -> None:
     script = bench.cluster.root / "insert.sql"
     script.write_text(f"\\set id random(1, {ACCOUNTS})\n{statement}\n")
-    bench.pgbench(["-M", "prepared", "-c", str(CLIENTS), "-j", "2", "-t", str(rows // CLIENTS),
-                   "-D", f"payload={payload()}", "-f", script])
+    bench.pgbench(
+        [
+            "-M",
+            "prepared",
+            "-c",
+            str(CLIENTS),
+            "-j",
+            "2",
+            "-t",
+            str(rows // CLIENTS),
+            "-D",
+            f"payload={payload()}",
+            "-f",
+            script,
+        ]
+    )
 
 
 def position_of_wal(bench: Bench) -> int:
@@ -28,7 +42,8 @@ def is_settled(bench: Bench) -> bool:
     return bench.sql.execute(
         "SELECT (SELECT position FROM outbox.cursor) = (SELECT last_value FROM outbox.event_position) "
         "AND bool_and(current OR pg_relation_size('outbox.event_' || number) = 0) "
-        "FROM outbox.ring").fetchone()[0]
+        "FROM outbox.ring"
+    ).fetchone()[0]
 
 
 def of_events(bench: Bench, rows: int) -> float:
@@ -60,8 +75,9 @@ def measure(bench: Bench) -> Figure:
             bench.say(f"round {turn + 1} of {rounds}: {events[-1]:.0f} and {plain[-1]:.0f} bytes")
 
     figure = Figure("wal", "WAL of a 512-byte event until it is settled, over that of a plain insert")
-    figure.add("event / plain insert", [e / p for e, p in zip(events, plain)], "ratio",
-               Goal(1.1, 1.0, less_is_better=True))
+    figure.add(
+        "event / plain insert", [e / p for e, p in zip(events, plain)], "ratio", Goal(1.1, 1.0, less_is_better=True)
+    )
     figure.add("event, from commit to settled", events, "bytes")
     figure.add("plain insert of the same row, one index", plain, "bytes")
     figure.notes = [f"{rows:,} transactions of one event; a checkpoint before each slice"]

@@ -32,37 +32,87 @@ def peers(bench: Bench) -> list[Callable[[], Peer]]:
         return ours.Native("pg_outbox", "docs/settings.md", ENQUEUE, bench, backlog=1_000_000)
 
     def outside() -> Peer:
-        return ours.Outside("pg_outbox, outbox-relay", "docs/outbox-relay.md", ENQUEUE, native_edition(bench), backlog=500_000)
+        return ours.Outside(
+            "pg_outbox, outbox-relay", "docs/outbox-relay.md", ENQUEUE, native_edition(bench), backlog=500_000
+        )
 
     def edition() -> Peer:
         return ours.Outside("pg_outbox, SQL edition", "docs/editions.md", ENQUEUE, sql_edition(bench), backlog=500_000)
 
     return [
-        native, outside, edition,
-        lambda: tables.Table("outbox table, SKIP LOCKED",
-                             "https://docs.aws.amazon.com/prescriptive-guidance/latest/cloud-design-patterns/transactional-outbox.html",
-                             tables.INSERT, bench, ["a claim of 200 rows, marked in one statement; polls ten times a second"], 100_000),
-        lambda: tables.NotifiedTable("outbox table and NOTIFY", "https://www.postgresql.org/docs/15/sql-notify.html",
-                                     tables.NOTIFYING, bench, ["the same, woken"], 100_000),
-        lambda: queues.PgQ("PgQ", "https://github.com/pgq/pgqd#configuration",
-                           "SELECT pgq.insert_event('bench', 'AccountChanged', {payload}::text)", bench,
-                           ["batches of 10,000 in the drain; the ticker is called ten times a second while there is no batch, with its default limits"], 500_000),
-        lambda: queues.Pgmq("pgmq", "https://pgmq.github.io/pgmq/api/sql/functions/",
-                            "SELECT pgmq.send('bench', {payload}::text::jsonb)", bench,
-                            ["read_with_poll of 100 messages, deleted in one call"], 100_000),
-        lambda: debezium.Engine("Debezium, outbox table", DEBEZIUM, tables.INSERT, bench, ["poll.interval.ms 500, the default"], 200_000),
-        lambda: debezium.Engine("Debezium, WAL messages",
-                                "https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-message-events",
-                                "SELECT pg_logical_emit_message(true, 'outbox', {payload}::text)", bench,
-                                ["poll.interval.ms 500, the default"], 200_000, options=debezium.MESSAGES),
-        lambda: jobs.Graphile("Graphile Worker", "https://worker.graphile.org/docs/performance",
-                              "SELECT graphile_worker.add_job('deliver', {payload}::text::json)", bench,
-                              ["24 jobs at a time, local queue of 500, batched completion"], 100_000),
-        lambda: jobs.River("River", "https://riverqueue.com/docs/maintenance-services",
-                           "INSERT INTO river_job (args, kind, max_attempts) VALUES ({payload}::text::jsonb, 'deliver', 25)", bench,
-                           ["1,000 workers, fifty looks a second, as in its own benchmark; inserts by SQL notify nobody"], 100_000),
-        lambda: ulak.Ulak("ulak", "https://github.com/zeybek/ulak", "SELECT ulak.send('peer', {payload}::text::jsonb)", bench,
-                          ["delivers to nginx, one request a message; four workers, 200 messages a batch"], 10_000),
+        native,
+        outside,
+        edition,
+        lambda: tables.Table(
+            "outbox table, SKIP LOCKED",
+            "https://docs.aws.amazon.com/prescriptive-guidance/latest/cloud-design-patterns/transactional-outbox.html",
+            tables.INSERT,
+            bench,
+            ["a claim of 200 rows, marked in one statement; polls ten times a second"],
+            100_000,
+        ),
+        lambda: tables.NotifiedTable(
+            "outbox table and NOTIFY",
+            "https://www.postgresql.org/docs/15/sql-notify.html",
+            tables.NOTIFYING,
+            bench,
+            ["the same, woken"],
+            100_000,
+        ),
+        lambda: queues.PgQ(
+            "PgQ",
+            "https://github.com/pgq/pgqd#configuration",
+            "SELECT pgq.insert_event('bench', 'AccountChanged', {payload}::text)",
+            bench,
+            [
+                "batches of 10,000 in the drain; the ticker is called ten times a second while there is no batch, with its default limits"
+            ],
+            500_000,
+        ),
+        lambda: queues.Pgmq(
+            "pgmq",
+            "https://pgmq.github.io/pgmq/api/sql/functions/",
+            "SELECT pgmq.send('bench', {payload}::text::jsonb)",
+            bench,
+            ["read_with_poll of 100 messages, deleted in one call"],
+            100_000,
+        ),
+        lambda: debezium.Engine(
+            "Debezium, outbox table", DEBEZIUM, tables.INSERT, bench, ["poll.interval.ms 500, the default"], 200_000
+        ),
+        lambda: debezium.Engine(
+            "Debezium, WAL messages",
+            "https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-message-events",
+            "SELECT pg_logical_emit_message(true, 'outbox', {payload}::text)",
+            bench,
+            ["poll.interval.ms 500, the default"],
+            200_000,
+            options=debezium.MESSAGES,
+        ),
+        lambda: jobs.Graphile(
+            "Graphile Worker",
+            "https://worker.graphile.org/docs/performance",
+            "SELECT graphile_worker.add_job('deliver', {payload}::text::json)",
+            bench,
+            ["24 jobs at a time, local queue of 500, batched completion"],
+            100_000,
+        ),
+        lambda: jobs.River(
+            "River",
+            "https://riverqueue.com/docs/maintenance-services",
+            "INSERT INTO river_job (args, kind, max_attempts) VALUES ({payload}::text::jsonb, 'deliver', 25)",
+            bench,
+            ["1,000 workers, fifty looks a second, as in its own benchmark; inserts by SQL notify nobody"],
+            100_000,
+        ),
+        lambda: ulak.Ulak(
+            "ulak",
+            "https://github.com/zeybek/ulak",
+            "SELECT ulak.send('peer', {payload}::text::jsonb)",
+            bench,
+            ["delivers to nginx, one request a message; four workers, 200 messages a batch"],
+            10_000,
+        ),
     ]
 
 
@@ -144,7 +194,9 @@ class Comparison:
     def commit(self, peer: Peer, arguments: list[str]) -> int:
         """Returns the number of events."""
         script = self.bench.cluster.root / "commit.sql"
-        script.write_text(f"\\set id random(1, {ACCOUNTS})\n" + peer.call.format(id=":id::text", payload=":payload") + ";\n")
+        script.write_text(
+            f"\\set id random(1, {ACCOUNTS})\n" + peer.call.format(id=":id::text", payload=":payload") + ";\n"
+        )
         report = peer.bench.pgbench(["-M", "prepared", "-D", f"payload={PAYLOAD}", "-f", script, *arguments])
         return int(re.search(r"actually processed: (\d+)", report).group(1))
 
@@ -197,8 +249,13 @@ class Comparison:
                     by_product.pop(peer.name, None)
                 for column in self.columns:
                     self.measure(peer, column)
-                print(f"    round {turn + 1} of {self.rounds}: {peer.name}: " + ", ".join(
-                    f"{title} {values[-1]:,.3g}" for title, values in self.samples.get(peer.name, {}).items()), flush=True)
+                print(
+                    f"    round {turn + 1} of {self.rounds}: {peer.name}: "
+                    + ", ".join(
+                        f"{title} {values[-1]:,.3g}" for title, values in self.samples.get(peer.name, {}).items()
+                    ),
+                    flush=True,
+                )
             after_round(turn + 1)
 
     def measure(self, peer: Peer, column: Column) -> None:
@@ -222,8 +279,10 @@ def shown(value: float) -> str:
 
 def table(comparison: Comparison) -> str:
     columns = comparison.columns
-    lines = ["| | " + " | ".join(f"{column.title}, {column.unit}" for column in columns) + " |",
-             "|---|" + "---|" * len(columns)]
+    lines = [
+        "| | " + " | ".join(f"{column.title}, {column.unit}" for column in columns) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
     for peer in comparison.peers:
         of_peer = comparison.samples.get(peer.name, {})
         cells = [shown(median(of_peer[column.title])) if column.title in of_peer else "–" for column in columns]
@@ -234,16 +293,25 @@ def table(comparison: Comparison) -> str:
 def where_peers_are_better(comparison: Comparison) -> list[str]:
     lines = []
     for column in comparison.columns:
-        values = {peer.name: median(comparison.samples[peer.name][column.title]) for peer in comparison.peers
-                  if column.title in comparison.samples.get(peer.name, {})}
+        values = {
+            peer.name: median(comparison.samples[peer.name][column.title])
+            for peer in comparison.peers
+            if column.title in comparison.samples.get(peer.name, {})
+        }
         own = values.get("pg_outbox")
         if own is None:
             continue
-        better = {name: value for name, value in values.items() if not name.startswith("pg_outbox")
-                  and (value < own if column.less_is_better else value > own)}
+        better = {
+            name: value
+            for name, value in values.items()
+            if not name.startswith("pg_outbox") and (value < own if column.less_is_better else value > own)
+        }
         if better:
-            lines.append(f"{column.title}: " + ", ".join(f"{name} {shown(value)}" for name, value in better.items())
-                         + f"; pg_outbox {shown(own)}")
+            lines.append(
+                f"{column.title}: "
+                + ", ".join(f"{name} {shown(value)}" for name, value in better.items())
+                + f"; pg_outbox {shown(own)}"
+            )
     return lines
 
 
@@ -257,8 +325,11 @@ def plot(comparison: Comparison, path: Path) -> None:
     columns = comparison.columns
     page, panels = pyplot.subplots(2, (len(columns) + 1) // 2, figsize=(18, 9), squeeze=False)
     for column, panel in zip(columns, panels.flat):
-        measured = [(peer.name, comparison.samples[peer.name][column.title]) for peer in comparison.peers
-                    if column.title in comparison.samples.get(peer.name, {})]
+        measured = [
+            (peer.name, comparison.samples[peer.name][column.title])
+            for peer in comparison.peers
+            if column.title in comparison.samples.get(peer.name, {})
+        ]
         values = [median(samples) for _, samples in measured]
         colors = ["tab:blue" if name.startswith("pg_outbox") else "0.7" for name, _ in measured]
         panel.barh(range(len(values)), values, color=colors)
@@ -271,7 +342,7 @@ def plot(comparison: Comparison, path: Path) -> None:
         panel.margins(x=0.15)
         better = "less" if column.less_is_better else "more"
         panel.set_title(f"{column.title}\n{column.unit} ({better} is better)", fontsize=9, loc="left")
-    for panel in panels.flat[len(columns):]:
+    for panel in panels.flat[len(columns) :]:
         panel.axis("off")
     page.tight_layout()
     page.savefig(path, dpi=110)
@@ -280,9 +351,24 @@ def plot(comparison: Comparison, path: Path) -> None:
 
 def write(comparison: Comparison, output: Path, header: dict) -> None:
     """After each round: a run of hours may be ended."""
-    (output / "versus.json").write_text(json.dumps(header | {
-        "peers": {peer.name: {"settings": peer.settings, "notes": peer.notes, "samples": comparison.samples.get(peer.name, {})}
-                  for peer in comparison.peers}, "missing": comparison.missing}, indent=2) + "\n")
+    (output / "versus.json").write_text(
+        json.dumps(
+            header
+            | {
+                "peers": {
+                    peer.name: {
+                        "settings": peer.settings,
+                        "notes": peer.notes,
+                        "samples": comparison.samples.get(peer.name, {}),
+                    }
+                    for peer in comparison.peers
+                },
+                "missing": comparison.missing,
+            },
+            indent=2,
+        )
+        + "\n"
+    )
     plot(comparison, output / "versus.png")
 
 
@@ -291,6 +377,7 @@ def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header
     stage = None
     if os.environ.get("OUTBOX_BENCH_ULAK"):
         from figures import ulak as of_ulak
+
         stage, settings = of_ulak.stage, settings | of_ulak.SETTINGS
     output = build / "bench"
     with Cluster(build, settings, stage) as cluster:
@@ -304,7 +391,10 @@ def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header
     for line in where_peers_are_better(comparison):
         print(f"  better than pg_outbox: {line}")
     for peer in comparison.peers:
-        print(f"  {peer.name}: settings as in {peer.settings}" + "".join(f"; {note}" for note in dict.fromkeys(peer.notes)))
+        print(
+            f"  {peer.name}: settings as in {peer.settings}"
+            + "".join(f"; {note}" for note in dict.fromkeys(peer.notes))
+        )
     for name, why in comparison.missing.items():
         print(f"  {name}: not measured: {why}")
     print(f"\nWritten: {output}/versus.json, {output}/versus.png")

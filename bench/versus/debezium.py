@@ -13,11 +13,19 @@ from versus.tables import Table
 from workload import Unavailable, wait_until
 
 # Without an outbox table and its transformation.
-MESSAGES = {name: None for name in (
-    "transforms", "transforms.outbox.type", "transforms.outbox.route.by.field", "transforms.outbox.route.topic.replacement",
-    "transforms.outbox.table.field.event.key", "transforms.outbox.table.field.event.type",
-    "transforms.outbox.table.fields.additional.placement", "message.prefix.exclude.list")} | {
-    "message.prefix.include.list": "outbox"}
+MESSAGES = {
+    name: None
+    for name in (
+        "transforms",
+        "transforms.outbox.type",
+        "transforms.outbox.route.by.field",
+        "transforms.outbox.route.topic.replacement",
+        "transforms.outbox.table.field.event.key",
+        "transforms.outbox.table.field.event.type",
+        "transforms.outbox.table.fields.additional.placement",
+        "message.prefix.exclude.list",
+    )
+} | {"message.prefix.include.list": "outbox"}
 
 
 @dataclass
@@ -34,14 +42,19 @@ class Engine(Table):
         self.bench.sql.execute("CREATE PUBLICATION debezium FOR TABLE app_outbox WITH (publish = 'insert')")
 
     def clear(self) -> None:
-        wait_until(lambda: self.bench.sql.execute("SELECT FROM pg_replication_slots WHERE active").rowcount == 0, 30,
-                   "the slot is free")
+        wait_until(
+            lambda: self.bench.sql.execute("SELECT FROM pg_replication_slots WHERE active").rowcount == 0,
+            30,
+            "the slot is free",
+        )
         self.bench.sql.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
         super().clear()
 
     def command(self) -> list:
         Engine.started += 1
-        return debezium.Engine(self.bench, f"versus{Engine.started}", "bench/versus/ToNumbers.java", self.options).command()
+        return debezium.Engine(
+            self.bench, f"versus{Engine.started}", "bench/versus/ToNumbers.java", self.options
+        ).command()
 
     def drain(self, events: int) -> tuple[float, float]:
         """The engine is warm, and sleeps while the backlog is made."""
@@ -66,4 +79,6 @@ class Engine(Table):
             yield consumer
 
     def goodput(self, events: int) -> float:
-        raise Unavailable("Debezium's engine does not try an event again: that is the program's, and all behind it waits")
+        raise Unavailable(
+            "Debezium's engine does not try an event again: that is the program's, and all behind it waits"
+        )

@@ -25,8 +25,13 @@ class JobQueue(Queue):
         return f"postgres:///{self.bench.database}?host={cluster.root}&port={cluster.settings['port']}&user=postgres"
 
     def run(self, *command: str, directory: Path | None = None) -> None:
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True,
-                              env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/local/go/bin"})
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PATH": f"{os.environ['PATH']}:/usr/local/go/bin"},
+        )
         if done.returncode != 0:
             raise Unavailable(f"{command[0]}: {(done.stderr or done.stdout)[-500:]}")
 
@@ -41,8 +46,16 @@ class Graphile(JobQueue):
     def stage(self) -> None:
         self.need("npm")
         if not (self.home() / "node_modules" / "graphile-worker").exists():
-            self.run("npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(self.home()),
-                     "graphile-worker@0.17.3")
+            self.run(
+                "npm",
+                "install",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--prefix",
+                str(self.home()),
+                "graphile-worker@0.17.3",
+            )
 
     def prepare(self) -> None:
         self.run("node", str(self.home() / "node_modules/.bin/graphile-worker"), "--schema-only", "-c", self.url())
@@ -55,7 +68,9 @@ class Graphile(JobQueue):
         for _ in range(events // 1000):
             self.bench.sql.execute(
                 "SELECT count(*) FROM graphile_worker.add_jobs(array_fill(json_populate_record(NULL::graphile_worker.job_spec, "
-                "json_build_object('identifier', 'deliver', 'payload', %s::json)), ARRAY[1000]))", [PAYLOAD])
+                "json_build_object('identifier', 'deliver', 'payload', %s::json)), ARRAY[1000]))",
+                [PAYLOAD],
+            )
 
     def command(self) -> list:
         return ["node", HERE / "graphile.cjs", self.url()]

@@ -46,9 +46,11 @@ class Outside(Native):
 
     def settled(self) -> int:
         """The position up to which everything is delivered, as it was saved: within a second."""
-        return self.bench.sql.execute("SELECT coalesce((SELECT position FROM outbox.cursor), "
-                                      "(SELECT min(position) - 1 FROM outbox.event), "
-                                      "(SELECT last_value FROM outbox.event_position))").fetchone()[0]
+        return self.bench.sql.execute(
+            "SELECT coalesce((SELECT position FROM outbox.cursor), "
+            "(SELECT min(position) - 1 FROM outbox.event), "
+            "(SELECT last_value FROM outbox.event_position))"
+        ).fetchone()[0]
 
     def drain(self, events: int) -> tuple[float, float]:
         """From the start of the program to its end."""

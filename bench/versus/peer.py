@@ -33,15 +33,15 @@ CHANGE = "UPDATE account SET version = version + 1 WHERE id = {id}::int"
 class Consumer:
     """Delivers from now on, until the end of the block it was made in."""
 
-    count: Callable[[], int]        # events delivered so far
+    count: Callable[[], int]  # events delivered so far
     processes: Callable[[], list[int]]
 
 
 @dataclass
 class Peer:
     name: str
-    settings: str   # the page of its own documentation that the settings come from
-    call: str       # the statement of an event; {id} is the text of an account's number, {payload} a text
+    settings: str  # the page of its own documentation that the settings come from
+    call: str  # the statement of an event; {id} is the text of an account's number, {payload} a text
     bench: Bench
     notes: list[str] = field(default_factory=list)
     backlog: int = 100_000  # events of a drain, fewer for a peer that would take minutes
@@ -61,7 +61,7 @@ class Peer:
         """One statement that changes a row, too; $1 is the number of an account and $2 the payload."""
         call = self.call if self.call.startswith("WITH ") else f"WITH {self.call}"
         separator = ", " if self.call.startswith("WITH ") else " "
-        return f"WITH change AS ({CHANGE}){separator}{call[len('WITH '):]}".format(id="$1::text", payload="$2::text")
+        return f"WITH change AS ({CHANGE}){separator}{call[len('WITH ') :]}".format(id="$1::text", payload="$2::text")
 
     def clear(self) -> None:
         """Empties it."""
@@ -162,8 +162,18 @@ class Queue(Peer):
         with subprocess.Popen(self.command(), stdout=subprocess.PIPE, env=self.environment()) as consumer:
             try:
                 output = subprocess.check_output(
-                    [self.bench.programs / "latency_beside", self.bench.cluster.conninfo(self.bench.database), str(RATE),
-                     str(seconds), str(SESSIONS), self.change_and_call()], stdin=consumer.stdout, text=True, timeout=seconds + 120)
+                    [
+                        self.bench.programs / "latency_beside",
+                        self.bench.cluster.conninfo(self.bench.database),
+                        str(RATE),
+                        str(seconds),
+                        str(SESSIONS),
+                        self.change_and_call(),
+                    ],
+                    stdin=consumer.stdout,
+                    text=True,
+                    timeout=seconds + 120,
+                )
             finally:
                 consumer.kill()
         return json.loads(output)

@@ -28,8 +28,10 @@ class PgQ(LoopInCpp):
 
     def fill(self, events: int) -> None:
         for _ in range(events // CHUNK):
-            self.bench.sql.execute("SELECT count(pgq.insert_event('bench', 'AccountChanged', %s)) "
-                                   "FROM generate_series(1, %s)", [PAYLOAD, CHUNK])
+            self.bench.sql.execute(
+                "SELECT count(pgq.insert_event('bench', 'AccountChanged', %s)) FROM generate_series(1, %s)",
+                [PAYLOAD, CHUNK],
+            )
             self.bench.sql.execute("SELECT pgq.force_tick('bench'), pgq.ticker('bench')")
 
     def tables(self) -> str:
@@ -47,8 +49,22 @@ class Pgmq(LoopInCpp):
 
     def prepare(self) -> None:
         self.bench.sql.execute("CREATE SCHEMA IF NOT EXISTS pgmq")
-        subprocess.run([self.bench.cluster.bin / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", self.bench.cluster.conninfo(),
-                        "-f", self.script], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                self.bench.cluster.bin / "psql",
+                "-X",
+                "-q",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-d",
+                self.bench.cluster.conninfo(),
+                "-f",
+                self.script,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self.bench.sql.execute("SELECT pgmq.create('bench')")
 
     def clear(self) -> None:

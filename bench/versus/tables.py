@@ -3,8 +3,10 @@
 from figures.enqueue import OUTBOX_TABLE
 from versus.peer import LoopInCpp
 
-INSERT = ("INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
-          "VALUES (gen_random_uuid(), 'account', {id}, 'AccountChanged', 1, {payload}::text::bytea)")
+INSERT = (
+    "INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
+    "VALUES (gen_random_uuid(), 'account', {id}, 'AccountChanged', 1, {payload}::text::bytea)"
+)
 
 
 class Table(LoopInCpp):

@@ -29,8 +29,10 @@ class Ulak(Peer):
 
     @contextmanager
     def endpoint(self, name: str, port: int, path: str = "") -> Iterator[None]:
-        self.bench.sql.execute("SELECT ulak.create_endpoint(%s, 'http', %s::jsonb)", [
-            name, f'{{"url": "http://127.0.0.1:{port}/{path}", "method": "POST"}}'])
+        self.bench.sql.execute(
+            "SELECT ulak.create_endpoint(%s, 'http', %s::jsonb)",
+            [name, f'{{"url": "http://127.0.0.1:{port}/{path}", "method": "POST"}}'],
+        )
         try:
             yield
         finally:
@@ -41,8 +43,12 @@ class Ulak(Peer):
         self.bench.sql.execute("TRUNCATE ulak.queue")
 
     def workers(self) -> list[int]:
-        return [pid for pid, in self.bench.sql.execute(
-            "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'ulak%' OR application_name LIKE 'ulak%'").fetchall()]
+        return [
+            pid
+            for (pid,) in self.bench.sql.execute(
+                "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'ulak%' OR application_name LIKE 'ulak%'"
+            ).fetchall()
+        ]
 
     def completed(self) -> int:
         return completed(self.bench)
@@ -56,6 +62,7 @@ class Ulak(Peer):
 
     def goodput(self, events: int) -> float:
         """At nginx, which answers 503 to one request in a hundred."""
+
         def rate(failing: bool) -> float:
             name = "failing" if failing else "well"
             with self.endpoint(name, port, "unavailable_1" if failing else ""):
@@ -71,8 +78,19 @@ class Ulak(Peer):
 
     def latency(self, seconds: int) -> dict:
         statement = self.change_and_call().replace("'peer'", "'timed'")
-        with subprocess.Popen([self.bench.programs / "latency", self.bench.cluster.conninfo(), str(RATE), str(seconds),
-                               str(SESSIONS), statement], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        with subprocess.Popen(
+            [
+                self.bench.programs / "latency",
+                self.bench.cluster.conninfo(),
+                str(RATE),
+                str(seconds),
+                str(SESSIONS),
+                statement,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program:
             with self.endpoint("timed", int(program.stdout.readline())):
                 output, _ = program.communicate("go\n", timeout=seconds + 120)
         return json.loads(output)

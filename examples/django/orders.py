@@ -1,6 +1,6 @@
 """Orders of a shop: each change commits an event. See docs/howto/applications.md.
 
-    orders.py place ID TOTAL | change ID TOTAL        SHOP is the connection string, as key=value pairs
+orders.py place ID TOTAL | change ID TOTAL        SHOP is the connection string, as key=value pairs
 """
 
 import json

@@ -1,6 +1,6 @@
 """Keeps a table of shipments from a shop's orders. See docs/howto/applications.md.
 
-    shipping.py          SHOP and SHIPPING are connection strings
+shipping.py          SHOP and SHIPPING are connection strings
 """
 
 import json
@@ -17,9 +17,7 @@ def handle(shipping: psycopg.Connection, event: dict) -> None:
         if not new.fetchone()["new"]:
             return  # it came before
         order = {**json.loads(event["payload"]), "order_id": event["aggregate_id"], "version": event["version"]}
-        shipping.execute(
-            "SELECT inbox.apply('shipment', ARRAY['order_id'], 'version', %s::jsonb)", [json.dumps(order)]
-        )
+        shipping.execute("SELECT inbox.apply('shipment', ARRAY['order_id'], 'version', %s::jsonb)", [json.dumps(order)])
 
 
 def main() -> None:

@@ -153,9 +153,7 @@ class Citus:
 
     def shard_name(self, table: str, key: object) -> str:
         """Returns the name of the table on the node."""
-        return self.coordinator.value(
-            "SELECT shard_name(%s::regclass, %s)", (table, self.shard_id(table, key))
-        )
+        return self.coordinator.value("SELECT shard_name(%s::regclass, %s)", (table, self.shard_id(table, key)))
 
     def shard_node(self, table: str, key: object) -> Node:
         """Returns the node where the rows of a key are."""
@@ -166,9 +164,7 @@ class Citus:
 
     def key_on(self, table: str, node: Node, *, other_than: Sequence[int] = ()) -> int:
         """Returns an integer key whose rows are on the node."""
-        return next(
-            key for key in range(1, 10_000) if key not in other_than and self.shard_node(table, key) is node
-        )
+        return next(key for key in range(1, 10_000) if key not in other_than and self.shard_node(table, key) is node)
 
     def move_command(self, table: str, key: object, to: Node, mode: str = "auto") -> str:
         """Returns the statement that moves the shard of a key, and those colocated with it."""

@@ -1,8 +1,8 @@
 """Tests with Citus. The fixtures of the system tests, and
 
-    citus           a database on a coordinator and two workers, on servers that all cheap tests share
-    new_citus       further ones for the time of the test, also with other extensions or nodes
-    make_citus      private servers, for tests that kill, restart or need other settings
+citus           a database on a coordinator and two workers, on servers that all cheap tests share
+new_citus       further ones for the time of the test, also with other extensions or nodes
+make_citus      private servers, for tests that kill, restart or need other settings
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from conftest import *  # noqa: F403  tests/system
+from conftest import *
 from conftest import drop_database
 from database import Database
 

@@ -13,8 +13,8 @@ from psycopg import errors
 
 from test_inbox_projection import in_threads
 
-from .conftest import drop_node
 from .citus_cluster import HOST, Citus, NewCitus, Node
+from .conftest import drop_node
 from .waiting_shards import wait_nobody_waits
 
 ALL = range(1, 21)
@@ -65,7 +65,9 @@ def fill(citus: Citus, table: str = "orders", rows: int = 20) -> None:
 def check_that_changes_are_captured(citus: Citus, table: str, type: str, rows: int = 20) -> None:
     """Each row is updated once, and nothing else has become an event since the last call."""
     assert counted(citus) == Counter(), "something other than a change of the table became an event"
-    column, *_ = citus.coordinator.value("SELECT columns FROM outbox.captures WHERE captured = %s::regclass", (table,))[1:]
+    column, *_ = citus.coordinator.value("SELECT columns FROM outbox.captures WHERE captured = %s::regclass", (table,))[
+        1:
+    ]
     citus.coordinator.execute(f"UPDATE {table} SET {column} = coalesce({column}, '') || '.'")
     assert counted(citus) == each(type, range(1, rows + 1))
     forget(citus)
@@ -196,7 +198,9 @@ def test_changes_through_a_worker_are_captured(filled: Citus) -> None:
 
 
 def test_a_shard_on_the_coordinator_is_captured(filled: Citus) -> None:
-    filled.coordinator.execute("SELECT citus_set_node_property(%s, %s, 'shouldhaveshards', true)", (HOST, filled.coordinator.port))
+    filled.coordinator.execute(
+        "SELECT citus_set_node_property(%s, %s, 'shouldhaveshards', true)", (HOST, filled.coordinator.port)
+    )
     for mode, key in zip(MODES, (1, 2)):
         filled.move("orders", key, filled.coordinator, mode)
     check_that_changes_are_captured(filled, "orders", "OrdersUpdated")
@@ -300,7 +304,11 @@ def test_a_captured_table_is_distributed_in_one_transaction(citus: Citus) -> Non
     fill(citus)
     forget(citus)
     with citus.coordinator.connection.transaction():
-        for statement in ("outbox.uncapture('orders')", "create_distributed_table('orders', 'id')", "outbox.capture('orders')"):
+        for statement in (
+            "outbox.uncapture('orders')",
+            "create_distributed_table('orders', 'id')",
+            "outbox.capture('orders')",
+        ):
             citus.coordinator.execute(f"SELECT {statement}")
     check_that_changes_are_captured(citus, "orders", "OrdersUpdated")
     assert events_of(citus.coordinator) == []
@@ -337,7 +345,9 @@ def test_changes_and_events_are_equal_while_shards_move(orders: Citus, mode: str
                 move_away(orders, "orders", key, mode)
             # Citus 13.2 with PostgreSQL 15.20 cannot split a shard that is updated meanwhile, captured or not, in the
             # other mode: its output plugin does not send the replica identity that the server asks for.
-            orders.coordinator.execute("SELECT isolate_tenant_to_new_shard('orders', 7, shard_transfer_mode => 'block_writes')")
+            orders.coordinator.execute(
+                "SELECT isolate_tenant_to_new_shard('orders', 7, shard_transfer_mode => 'block_writes')"
+            )
         finally:
             done = True
 
@@ -458,9 +468,9 @@ def test_a_capture_is_replaced_and_ended_on_all_nodes(filled: Citus) -> None:
     assert counted(filled) == each("OrdersUpdated", ALL)
     for event in events(filled):
         assert event.payload == {"id": int(event.id), "title": "anew"}
-    assert {row for rows in filled.on_all("SELECT captured::text, topic, enabled FROM outbox.captures") for row in rows} == {
-        ("orders", "anew", True)
-    }
+    assert {
+        row for rows in filled.on_all("SELECT captured::text, topic, enabled FROM outbox.captures") for row in rows
+    } == {("orders", "anew", True)}
     forget(filled)
     assert filled.coordinator.value("SELECT outbox.uncapture('orders')")
     run("UPDATE orders SET title = 'uncaptured'")

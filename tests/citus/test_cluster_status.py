@@ -55,7 +55,9 @@ def test_the_columns_are_those_of_the_node(citus: Citus, receiver: Receiver) -> 
     theirs = worker.status()
     assert row["last_error"] == theirs["last_error"] and "503" in row["last_error"]
     assert row["failures"] > 0 and row["oldest_pending_age"] <= theirs["oldest_pending_age"]
-    assert row["what_to_do"] in [finding.what_to_do for finding in worker.health() if finding.object == 'destination "d"']
+    assert row["what_to_do"] in [
+        finding.what_to_do for finding in worker.health() if finding.object == 'destination "d"'
+    ]
     assert status(citus.coordinator)[citus.coordinator.port]["dead_letters"] == 0
 
 
@@ -90,9 +92,12 @@ def test_monitors_see_it_on_the_nodes_where_they_may(citus: Citus) -> None:
     name = f"monitor_{citus.name}"
     citus.coordinator.execute(f"CREATE ROLE {name} LOGIN")
     try:
+
         def seen() -> list[tuple[object, object]]:
             with citus.coordinator.cluster.connect(citus.name, name) as connection:
-                return connection.execute("SELECT destination, error FROM outbox.cluster_status ORDER BY group_id").fetchall()
+                return connection.execute(
+                    "SELECT destination, error FROM outbox.cluster_status ORDER BY group_id"
+                ).fetchall()
 
         with pytest.raises(errors.InsufficientPrivilege, match="outbox"):
             seen()

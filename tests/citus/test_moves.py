@@ -61,7 +61,9 @@ class Scene:
             connection.execute("SELECT pg_current_xact_id()")
             move = self.things.start_move(self.key, self.new)
             try:
-                wait_until(lambda: self.things.shard_of(self.key) in waits_for(self.new), what="the shard to be created")
+                wait_until(
+                    lambda: self.things.shard_of(self.key) in waits_for(self.new), what="the shard to be created"
+                )
                 yield move
             except BaseException:
                 move.cancel()
@@ -163,9 +165,7 @@ def refuse_key_of(scene: Scene, destination: str = "d") -> None:
     of_old, of_key = of_node(scene.old, f"/{destination}"), subject(str(scene.key))
     scene.receiver.on(lambda request: of_old(request) and of_key(request), answer(400))
     scene.change()
-    wait_until(
-        lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RETRY'"), what="a retry"
-    )
+    wait_until(lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'RETRY'"), what="a retry")
 
 
 def in_trouble(node: Node) -> int:
@@ -260,7 +260,9 @@ def test_a_dead_letter_is_not_waited_for(scene: Scene) -> None:
     scene.citus.coordinator.change_destination("d", max_attempts="1")
     scene.receiver.on(of_node(scene.old), answer(400))
     scene.change()
-    wait_until(lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'DEAD'"), what="a dead letter")
+    wait_until(
+        lambda: scene.old.value("SELECT count(*) FROM outbox.delivery WHERE state = 'DEAD'"), what="a dead letter"
+    )
     scene.move()
     scene.change()
     scene.wait_arrived([1, 2])
@@ -317,8 +319,16 @@ def test_a_relay_outside_waits(scene: Scene) -> None:
 def wait_live(scene: Scene, node: Node, path: str) -> None:
     """If events come before the relay knows of an endpoint, it gets a cursor of its own, which no node waits for."""
     [event] = node.enqueue("of anybody")
-    wait_until(lambda: [seen.id for seen in arrived(scene.receiver, path)], lambda ids: event in ids, what=f"an event at {path}")
-    wait_until(lambda: node.value("SELECT state FROM outbox.endpoint_status"), lambda state: state == "live", what="a live endpoint")
+    wait_until(
+        lambda: [seen.id for seen in arrived(scene.receiver, path)],
+        lambda ids: event in ids,
+        what=f"an event at {path}",
+    )
+    wait_until(
+        lambda: node.value("SELECT state FROM outbox.endpoint_status"),
+        lambda state: state == "live",
+        what="a live endpoint",
+    )
 
 
 def test_endpoints_wait(scene: Scene) -> None:
@@ -526,7 +536,9 @@ def in_doubt(scene: Scene) -> Iterator[None]:
         try:
             connection.execute("SELECT pg_advisory_unlock(%s)", (GO_ON,))
             wait_until(
-                lambda: scene.things.node_of(scene.key), lambda node: node is scene.new, what="the coordinator to commit"
+                lambda: scene.things.node_of(scene.key),
+                lambda node: node is scene.new,
+                what="the coordinator to commit",
             )
             yield
         finally:

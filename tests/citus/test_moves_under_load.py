@@ -240,7 +240,9 @@ class Drill:
         assert not shared, f"{len(shared)} positions of several events: {shared[:10]}"
         last: dict[str, int] = {}
         for entry in sorted(ledger, key=lambda entry: entry.version):
-            assert position[entry.event_id] > last.get(entry.key, 0), f"the positions of key {entry.key} fall at {entry}"
+            assert position[entry.event_id] > last.get(entry.key, 0), (
+                f"the positions of key {entry.key} fall at {entry}"
+            )
             last[entry.key] = position[entry.event_id]
 
 

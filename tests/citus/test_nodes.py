@@ -28,7 +28,9 @@ END $$
 
 def wait_for(receiver: Receiver, ids: Sequence[str]) -> None:
     """Waits until these events have arrived and no others."""
-    wait_until(lambda: sorted(receiver.ids()), lambda seen: seen == sorted(ids), what=f"events {ids} and no others to arrive")
+    wait_until(
+        lambda: sorted(receiver.ids()), lambda seen: seen == sorted(ids), what=f"events {ids} and no others to arrive"
+    )
 
 
 def wait_for_relays(citus: Citus, destination: str = "d") -> None:
@@ -208,13 +210,17 @@ def test_the_extension_is_created_and_dropped_on_all_nodes(new_citus: NewCitus, 
         node.cluster.wait_for_workers(node.name)
 
 
-def test_the_extension_is_not_dropped_while_a_worker_has_undelivered_events(make_citus: MakeCitus, receiver: Receiver) -> None:
+def test_the_extension_is_not_dropped_while_a_worker_has_undelivered_events(
+    make_citus: MakeCitus, receiver: Receiver
+) -> None:
     citus = make_citus({"outbox.allow_drop_with_undelivered": "off"})
     citus.coordinator.add_destination("d", receiver.url())
     wait_for_relays(citus)
     receiver.refuse_connections()
     citus.workers[0].enqueue()
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match='events of extension "pg_outbox" are not delivered: 1'):
+    with pytest.raises(
+        errors.ObjectNotInPrerequisiteState, match='events of extension "pg_outbox" are not delivered: 1'
+    ):
         citus.coordinator.execute("DROP EXTENSION pg_outbox CASCADE")
     assert citus.on_all("SELECT count(*) FROM pg_foreign_server") == [[(1,)]] * 3
 
@@ -255,7 +261,9 @@ def role(citus: Citus) -> Iterator[str]:
 
 
 def grant_on_all_nodes(citus: Citus, role: str, right: str) -> None:
-    rows = citus.coordinator.execute(f"SELECT success, result FROM run_command_on_all_nodes($$SELECT outbox.grant_{right}('{role}')$$)")
+    rows = citus.coordinator.execute(
+        f"SELECT success, result FROM run_command_on_all_nodes($$SELECT outbox.grant_{right}('{role}')$$)"
+    )
     assert [row for row in rows if not row[0]] == []
 
 
@@ -284,7 +292,9 @@ def test_a_grant_leaves_the_settings_of_the_session_as_they_were(citus: Citus, r
         assert connection.execute("SHOW citus.enable_ddl_propagation").fetchone() == ("on",)
 
 
-def test_a_role_without_other_rights_enqueues_on_the_node_of_its_rows(orders: Citus, role: str, receiver: Receiver) -> None:
+def test_a_role_without_other_rights_enqueues_on_the_node_of_its_rows(
+    orders: Citus, role: str, receiver: Receiver
+) -> None:
     orders.coordinator.add_destination("d", receiver.url())
     orders.coordinator.execute(f"GRANT SELECT, INSERT ON orders TO {role}")
     grant_on_all_nodes(orders, role, "produce")

@@ -241,7 +241,9 @@ def kill_something(drill: TwoPhase, dice: random.Random) -> str:
     else:
         condition = "application_name" + (" NOT" if what == "session" else "") + " LIKE 'citus_internal%%'"
         node, pid = wait_until(
-            lambda: next(((n, pid) for n in dice.sample(drill.citus.nodes, 3) if (pid := backend_of(n, condition, dice))), None),
+            lambda: next(
+                ((n, pid) for n in dice.sample(drill.citus.nodes, 3) if (pid := backend_of(n, condition, dice))), None
+            ),
             what=f"a {what}",
         )
     try:
@@ -258,7 +260,9 @@ def check_panics(node: Node) -> None:
     """Citus raises an error if its postmaster dies while it tells workers that the transaction has committed."""
     log = node.cluster.log()
     for pid in re.findall(rf"\[(\d+)\].*{PANIC_OF_CITUS}", log):
-        assert re.search(rf"\[{pid}\].*ERROR:  postmaster was shut down, exiting", log), f"another error in COMMIT, process {pid}"
+        assert re.search(rf"\[{pid}\].*ERROR:  postmaster was shut down, exiting", log), (
+            f"another error in COMMIT, process {pid}"
+        )
 
 
 @pytest.mark.slow

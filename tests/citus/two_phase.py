@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import psycopg
 
 from drills.account import Account, Attempt, Kill, attempts_of, balance
-from drills.drill import REPEATS_WINDOW, SETTINGS as DRILL_SETTINGS
+from drills.drill import REPEATS_WINDOW
+from drills.drill import SETTINGS as DRILL_SETTINGS
 from ledger import Entry, read_ledger
 from receiver import Receiver
 from waiting import wait_until
@@ -136,7 +137,9 @@ class TwoPhase:
         return node.value("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()")
 
     def wait_prepared(self, node: Node, count: int) -> None:
-        wait_until(lambda: self.prepared(node), lambda seen: seen == count, what=f"{count} prepared on node {node.group}")
+        wait_until(
+            lambda: self.prepared(node), lambda seen: seen == count, what=f"{count} prepared on node {node.group}"
+        )
 
     def wait_waiting(self, node: Node) -> int:
         """Waits until a PREPARE waits for the lock; returns its process."""
@@ -155,7 +158,9 @@ class TwoPhase:
     def wait_decided(self) -> None:
         """Waits until the coordinator has committed."""
         coordinator = self.citus.coordinator
-        wait_until(lambda: coordinator.value("SELECT count(*) FROM pg_dist_transaction"), what="the commit of the coordinator")
+        wait_until(
+            lambda: coordinator.value("SELECT count(*) FROM pg_dist_transaction"), what="the commit of the coordinator"
+        )
 
     def recover(self, node: Node | None = None) -> int:
         """Ends transactions in doubt whose coordinator is this node. A new session has no connections that a kill has ended."""

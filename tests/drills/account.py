@@ -102,7 +102,9 @@ class Account:
         assert not self.out_of_order, f"{self}\n" + "\n".join(self.out_of_order[:10])
         if repeats:
             return
-        assert not self.unexplained, f"{self}\ntwice without a cause: {self.unexplained[:10]}\n{[r.kill for r in self.repeats]}"
+        assert not self.unexplained, (
+            f"{self}\ntwice without a cause: {self.unexplained[:10]}\n{[r.kill for r in self.repeats]}"
+        )
         most = self.steps_back.most_common(1)
         assert not most or most[0][1] <= 2 * restarts, f"{self}\nsteps back of {most[0]}"
         for kill in self.repeats:
@@ -184,15 +186,11 @@ def balance(
             account.unexplained.append(f"{before_that} and {attempt}")
         else:
             cause.number += 1
-    account.lost = [
-        entry for entry in ledger if entry.event_id not in taken and entry.event_id not in dead
-    ]
+    account.lost = [entry for entry in ledger if entry.event_id not in taken and entry.event_id not in dead]
     return account
 
 
-def repeats_allowed(
-    attempts: list[Attempt], kills: list[Kill], window: float, behind: int
-) -> list[Repeats]:
+def repeats_allowed(attempts: list[Attempt], kills: list[Kill], window: float, behind: int) -> list[Repeats]:
     ends = sorted(a.ended for a in attempts if a.taken and a.ended is not None)
     return [
         Repeats(kill, bisect_right(ends, kill.ended) - bisect_left(ends, kill.began - window) + behind)

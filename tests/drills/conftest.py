@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conftest import *  # noqa: F403  tests/system
 from cluster import Installation, MakeCluster
+from conftest import *
+from shares import make_scheduler, parameters_of
 from sinks import servers
 from sinks.conftest import kafka_server, nats_server, pub_sub_fake, pub_sub_server, rabbitmq_server  # noqa: F401
 from sinks.kafka_server import KafkaServer, kafka
 from sinks.redis_server import RedisServer, redis
-from shares import make_scheduler, parameters_of
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
@@ -38,9 +38,7 @@ collect_ignore = [] if may_mount() else ["test_disk_full.py"]
 
 
 @pytest.fixture
-def make_drill(
-    make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest
-) -> Iterator[MakeDrill]:
+def make_drill(make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest) -> Iterator[MakeDrill]:
     made: list[Drill] = []
 
     def make(*, settings: dict[str, str] | None = None, **options: str) -> Drill:
@@ -86,9 +84,7 @@ def make_replica_drill(
 
     def make() -> ReplicaDrill:
         made.append(
-            ReplicaDrill(
-                installation, make_cluster(SETTINGS), make_cluster(), route, server, request.node.name
-            )
+            ReplicaDrill(installation, make_cluster(SETTINGS), make_cluster(), route, server, request.node.name)
         )
         return made[-1]
 

@@ -93,9 +93,7 @@ class Mood:
 
 
 class Drill(Writing):
-    def __init__(
-        self, cluster: Cluster, name: str, *, seed: int | None = None, **options: str
-    ) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, seed: int | None = None, **options: str) -> None:
         super().__init__(cluster, name, seed)
         self.suffering = Receiver()
         self.calm = Receiver()
@@ -261,9 +259,7 @@ class Drill(Writing):
             self.database.wait_settled(destination)
 
     def dead_letters(self) -> set[str]:
-        rows = self.database.execute(
-            "SELECT event_id::text, destination, last_error FROM outbox.dead_letter"
-        )
+        rows = self.database.execute("SELECT event_id::text, destination, last_error FROM outbox.dead_letter")
         for event_id, destination, error in rows:
             assert destination == "suffering" and error, f"{event_id} is dead at {destination}: {error}"
             assert self.mood.refused[event_id] > 0, f"{event_id} is dead and was never refused"

@@ -30,7 +30,7 @@ class NotingWriter(Writer):
     def __init__(self, notes: str, *arguments: str) -> None:
         conninfo, number, seed, aggregates = arguments
         super().__init__(conninfo, int(number), int(seed), int(aggregates))
-        self.notes = open(notes, "a", buffering=1)  # noqa: SIM115  open as long as the process
+        self.notes = open(notes, "a", buffering=1)
         self.events: list[str] = []  # of the transaction under way
         self.durable = True
 

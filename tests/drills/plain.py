@@ -23,7 +23,9 @@ def make_plain_database(cluster: Cluster) -> PlainDatabase:
     cluster.execute("CREATE ROLE owner LOGIN")
     cluster.execute("CREATE DATABASE db OWNER owner")
     script = str(cluster.installation.build / "sql/pg_outbox--sql.sql")
-    subprocess.run(["psql", "-X", "-q", "-d", cluster.conninfo("db", "owner"), "-f", script], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["psql", "-X", "-q", "-d", cluster.conninfo("db", "owner"), "-f", script], check=True, stdout=subprocess.DEVNULL
+    )
     database = PlainDatabase(cluster, "db")
     for name, value in {**SETTINGS, "outbox.allowed_hosts": "127.0.0.1, localhost"}.items():
         database.execute("INSERT INTO outbox.setting VALUES (%s, %s)", (name.removeprefix("outbox."), value))

@@ -216,9 +216,7 @@ def during_emptying(drill: Drill) -> Iterator[int]:
     keeper = drill.keeper()
     with transaction(drill) as other:
         with drill.receiver_away():
-            (number,) = wait_until(
-                lambda: drill.database.execute(HELD), timeout=60, what="a segment that is held"
-            )[0]
+            (number,) = wait_until(lambda: drill.database.execute(HELD), timeout=60, what="a segment that is held")[0]
             other.execute("SELECT FROM outbox.ring WHERE number = %s FOR UPDATE", (number,))
         wait_blocked(drill, keeper, other)
         locked = drill.database.value(

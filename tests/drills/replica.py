@@ -136,9 +136,7 @@ class ReplicaDrill(Writing):
 
     def wait(self, fetch: Callable[[], object], predicate: Callable[..., object], what: str) -> None:
         try:
-            wait_until(
-                fetch, predicate, timeout=60, what=what, ignoring=(psycopg.OperationalError,)
-            )
+            wait_until(fetch, predicate, timeout=60, what=what, ignoring=(psycopg.OperationalError,))
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.describe_consumers()}") from None
 
@@ -219,11 +217,7 @@ def leaving_out(ledger: list[Entry], ids: set[str]) -> list[Entry]:
     for entry in sorted(ledger, key=lambda entry: entry.version):
         if entry.event_id not in ids:
             keys[entry.key].append(entry)
-    return [
-        replace(entry, version=version)
-        for entries in keys.values()
-        for version, entry in enumerate(entries, 1)
-    ]
+    return [replace(entry, version=version) for entries in keys.values() for version, entry in enumerate(entries, 1)]
 
 
 # The fixture `make_replica_drill`: () -> ReplicaDrill

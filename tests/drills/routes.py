@@ -106,9 +106,7 @@ class PubSubRoute(Route):
         self.wire = PubSubWire(server.grpc_port)
         self.project = f"drill-{next(self.projects)}"
         self.make_subscription(server)
-        database.add_destination(
-            "d", f"pubsub://{self.project}", emulator_host=f"127.0.0.1:{server.port}"
-        )
+        database.add_destination("d", f"pubsub://{self.project}", emulator_host=f"127.0.0.1:{server.port}")
 
     def make_subscription(self, server: Server) -> None:
         import grpc
@@ -391,7 +389,9 @@ class RedisRoute(Route):
             (group,) = self.client.xinfo_groups(self.stream)
             return group["pending"] + len(self.client.xrange(self.stream, f"({group['last-delivered-id']}", "+", 1))
 
-        wait_until(left, lambda count: count == 0, timeout=120, what="acknowledgements of all entries", ignoring=(Exception,))
+        wait_until(
+            left, lambda count: count == 0, timeout=120, what="acknowledgements of all entries", ignoring=(Exception,)
+        )
 
 
 ROUTES: dict[str, type[Route]] = {

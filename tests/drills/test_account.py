@@ -55,8 +55,6 @@ def test_correct_accounts_pass() -> None:
         ("repeats after a kill", [*ALL, *ALL], [6], {}),
     ],
 )
-def test_wrong_accounts_fail(
-    complaint: str, attempts: list[str], kills: list[int], given: dict[str, set[str]]
-) -> None:
+def test_wrong_accounts_fail(complaint: str, attempts: list[str], kills: list[int], given: dict[str, set[str]]) -> None:
     with pytest.raises(AssertionError, match=complaint):
         account_of(attempts, *kills, **given).hold(restarts=1)

@@ -16,8 +16,7 @@ def enqueue(drill: ReplicaDrill, key: str, version: int, type: str = "changed") 
     """Enqueues an event behind all others of its key."""
     return str(
         drill.database.value(
-            "SELECT outbox.enqueue('item', %s::text, %s::text, jsonb_build_object('writer', %s::int), "
-            "version => %s)",
+            "SELECT outbox.enqueue('item', %s::text, %s::text, jsonb_build_object('writer', %s::int), version => %s)",
             (key, type, NOBODY, version),
         )
     )

@@ -99,7 +99,8 @@ class OutsideDrill(ExactlyOnceDrill):
     def __init__(self, make_cluster: MakeCluster, broker: KafkaServer) -> None:
         super().__init__(make_cluster, broker)
         self.relays = [
-            OutboxRelay(self.cluster, self.database.name, name=name, options='lease = "3s"').start() for name in ("one", "two")
+            OutboxRelay(self.cluster, self.database.name, name=name, options='lease = "3s"').start()
+            for name in ("one", "two")
         ]
 
     def close(self) -> None:
@@ -182,7 +183,9 @@ def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
     conclude(drill, f"{KILLS} kills")
 
 
-def test_the_edition_is_replaced(make_cluster: MakeCluster, kafka_server: KafkaServer, installation: Installation) -> None:
+def test_the_edition_is_replaced(
+    make_cluster: MakeCluster, kafka_server: KafkaServer, installation: Installation
+) -> None:
     drill = MigratingDrill(make_cluster, kafka_server)
     try:
         with drill.load():

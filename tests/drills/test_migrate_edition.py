@@ -15,7 +15,6 @@ from waiting import wait_until
 from .drill import SETTINGS, Drill
 from .test_outbox_relay import HOLDER
 
-
 # Nobody dies here, so nobody need take over; on a loaded machine a short lease would end. Of two processes one
 # could take a destination before the other has noticed that it lost it, and it could not be seen when that ends.
 OPTIONS = 'lease = "60s"\nshutdown_timeout = "5s"'

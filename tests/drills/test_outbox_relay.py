@@ -15,7 +15,8 @@ import pytest
 from cluster import Cluster, MakeCluster
 from database import Database
 from outbox_relay import OutboxRelay, Wire
-from pooler import PROGRAM as PGBOUNCER, Pooler
+from pooler import PROGRAM as PGBOUNCER
+from pooler import Pooler
 from waiting import wait_until
 
 from .drill import SETTINGS, Drill
@@ -133,7 +134,8 @@ class RelayDrill(Drill):
     def counts(self, relay: OutboxRelay) -> bool:
         """Whether the database counts on it."""
         return self.database.value(
-            "SELECT EXISTS (SELECT FROM outbox.relay WHERE name = %s AND leased_until > clock_timestamp())", (relay.name,)
+            "SELECT EXISTS (SELECT FROM outbox.relay WHERE name = %s AND leased_until > clock_timestamp())",
+            (relay.name,),
         )
 
     def kill_server(self) -> None:
@@ -155,8 +157,12 @@ class RelayDrill(Drill):
     def let_statements_fail(self) -> None:
         self.database.execute(STRIKE)
         for name in MAY_FAIL:
-            text = self.database.value("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s", (f"relay_{name}",))
-            changed, times = re.subn(r"^BEGIN$", "BEGIN\n    PERFORM trouble.strike();", text, count=1, flags=re.MULTILINE)
+            text = self.database.value(
+                "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = %s", (f"relay_{name}",)
+            )
+            changed, times = re.subn(
+                r"^BEGIN$", "BEGIN\n    PERFORM trouble.strike();", text, count=1, flags=re.MULTILINE
+            )
             assert times == 1, text
             self.database.execute(changed)
 
@@ -237,7 +243,12 @@ def test_statements_fail(drill: RelayDrill) -> None:
     drill.let_statements_fail()
     starts = sum(relay.text().count("serves the destination") for relay in drill.relays.values())
     with drill.load():
-        wait_until(drill.strikes, lambda seen: seen[0] >= 20 and seen[1] >= 3, timeout=120, what="20 errors, and 3 ended sessions")
+        wait_until(
+            drill.strikes,
+            lambda seen: seen[0] >= 20 and seen[1] >= 3,
+            timeout=120,
+            what="20 errors, and 3 ended sessions",
+        )
         drill.wait_for_arrivals(100)
     drill.end_strikes()
     ends = drill.strikes()[1]

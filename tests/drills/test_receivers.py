@@ -30,7 +30,7 @@ def latencies(receiver: Receiver) -> list[float]:
     drift = time.time() - time.monotonic()
     return sorted(
         event.request.began + drift
-        - datetime.datetime.fromisoformat(event.attributes["time"].replace("Z", "+00:00")).timestamp()
+        - datetime.datetime.fromisoformat(event.attributes["time"]).timestamp()
         for event in receiver.events()
     )  # fmt: skip
 

@@ -281,9 +281,7 @@ class Handler:
             return grpc.stream_stream_rpc_method_handler(
                 lambda requests, context: wire.stream(method, requests, context)
             )
-        return grpc.unary_unary_rpc_method_handler(
-            lambda request, context: wire.unary(method, request, context)
-        )
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: wire.unary(method, request, context))
 
 
 # -------------------------------------------------------------------------------------------------

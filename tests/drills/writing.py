@@ -118,15 +118,11 @@ class Writing:
 
     def noted_as(self, what: str) -> set[str]:
         lines = [
-            line.rstrip("\n").split("\t")
-            for path in self.notes.iterdir()
-            for line in path.read_text().splitlines()
+            line.rstrip("\n").split("\t") for path in self.notes.iterdir() for line in path.read_text().splitlines()
         ]
         return {event for kind, event in lines if kind == what}
 
-    def check_ledger(
-        self, ledger: list[Entry], rolled_back: set[str], acknowledged_lasts: bool
-    ) -> None:
+    def check_ledger(self, ledger: list[Entry], rolled_back: set[str], acknowledged_lasts: bool) -> None:
         """Checks that the table `ledger` matches the records of the writers."""
         committed = {entry.event_id for entry in ledger}
         assert not committed & rolled_back, "what was rolled back is there"

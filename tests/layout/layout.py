@@ -160,9 +160,9 @@ def without_comments_and_texts(code: str) -> str:
         r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)'",
         blank,
         code,
-        flags=re.S,
+        flags=re.DOTALL,
     )
-    return re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", blank, code, flags=re.M | re.S)
+    return re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", blank, code, flags=re.MULTILINE | re.DOTALL)
 
 
 def end_of(code: str, start: int) -> int:
@@ -225,22 +225,17 @@ def check_owners(path: str, text: str) -> Iterator[Violation]:
             found, where = owner_in(code[head:start], r"[\w:]+\s*[,)(]"), head
         if found is not None:
             line = code.count("\n", 0, where + found.start()) + 1
-            yield Violation(
-                path, line, f"{name}() holds an object with a destructor: {found[0].strip()}"
-            )
+            yield Violation(path, line, f"{name}() holds an object with a destructor: {found[0].strip()}")
 
 
 def check_exceptions(server_code: dict[str, str]) -> Iterator[Violation]:
     """Each exception is there, and those inside call_core() are called nowhere else."""
-    parsed = {
-        path: without_core_calls(without_comments_and_texts(text))
-        for path, text in server_code.items()
-    }
+    parsed = {path: without_core_calls(without_comments_and_texts(text)) for path, text in server_code.items()}
     for path, reasons in EXCEPTIONS.items():
         if path not in parsed:
             continue
         for name, reason in reasons.items():
-            head = re.search(rf"^(static )?[\w:<>&* ]+[ :]{name}\([^;]*?\{{", parsed[path], re.M)
+            head = re.search(rf"^(static )?[\w:<>&* ]+[ :]{name}\([^;]*?\{{", parsed[path], re.MULTILINE)
             if head is None:
                 yield Violation(path, 1, f"there is no {name}() that could be an exception")
             elif reason == INSIDE:

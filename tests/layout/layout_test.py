@@ -32,15 +32,9 @@ class Includes(Tree):
     def test_down_is_right(self) -> None:
         self.assertEqual(self.includes("lib__sinks__http__a", "lib__net__b", "net/b.hpp"), [])
         self.assertEqual(self.includes("lib__sinks__http__a", "lib__sinks__b", "sinks/b.hpp"), [])
-        self.assertEqual(
-            self.includes("bgworker__relay__a", "extension__log__b", "extension/log/b.hpp"), []
-        )
-        self.assertEqual(
-            self.includes("extension__log__a", "extension__base__b", "extension/base/b.hpp"), []
-        )
-        self.assertEqual(
-            self.includes("client__sources__sqs__a", "lib__cloud__aws__b", "cloud/aws/b.hpp"), []
-        )
+        self.assertEqual(self.includes("bgworker__relay__a", "extension__log__b", "extension/log/b.hpp"), [])
+        self.assertEqual(self.includes("extension__log__a", "extension__base__b", "extension/base/b.hpp"), [])
+        self.assertEqual(self.includes("client__sources__sqs__a", "lib__cloud__aws__b", "cloud/aws/b.hpp"), [])
         self.assertEqual(self.includes("client__src__a", "client__src__b", "b.hpp"), [])
 
     def test_up_is_wrong(self) -> None:
@@ -79,9 +73,7 @@ class Includes(Tree):
                     (violation,) = self.check(**{path: f"#include {include}\n"})
                     self.assertIn("header of the server", violation)
         self.assertEqual(self.check(extension__base__pg='#include "postgres.h"\n'), [])
-        self.assertEqual(
-            self.check(lib__net__a="#include <curl/curl.h>\n#include <sys/epoll.h>\n"), []
-        )
+        self.assertEqual(self.check(lib__net__a="#include <curl/curl.h>\n#include <sys/epoll.h>\n"), [])
 
 
 class Owners(Tree):
@@ -102,9 +94,7 @@ class Owners(Tree):
     def test_are_found_among_parameters(self) -> None:
         (violation,) = self.check(extension__a="static void f(int a, std::string b) {}\n")
         self.assertIn("f() holds", violation)
-        (violation,) = self.check(
-            extension__a="struct A { void f(std::vector<int> b) { g(); } };\n"
-        )
+        (violation,) = self.check(extension__a="struct A { void f(std::vector<int> b) { g(); } };\n")
         self.assertIn("f() holds", violation)
 
     def test_what_owns_nothing_is_right(self) -> None:
@@ -113,25 +103,19 @@ class Owners(Tree):
             [],
         )
         self.assertEqual(
-            self.body(
-                "static std::string kept; ::Snapshot s = GetActiveSnapshot(); Url* url = g();"
-            ),
+            self.body("static std::string kept; ::Snapshot s = GetActiveSnapshot(); Url* url = g();"),
             [],
         )
         self.assertEqual(self.body('// std::string a;\nlog("std::string b;");'), [])
 
     def test_members_are_right(self) -> None:
         self.assertEqual(
-            self.check(
-                bgworker__a="struct A {\n    std::string name;\n    Backoff b{1, f()};\n};\n"
-            ),
+            self.check(bgworker__a="struct A {\n    std::string name;\n    Backoff b{1, f()};\n};\n"),
             [],
         )
 
     def test_inside_call_core_is_right(self) -> None:
-        self.assertEqual(
-            self.body("call_core([&] { std::string a; if (a.empty()) { std::string b; } });"), []
-        )
+        self.assertEqual(self.body("call_core([&] { std::string a; if (a.empty()) { std::string b; } });"), [])
         (violation,) = self.body("call_core([&] { std::string a; });\nstd::string b;")
         self.assertIn(":5:", violation)
 

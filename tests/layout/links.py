@@ -12,7 +12,7 @@ NAMED = re.compile(r"`((?:bench|bgworker|client|extension|lib|relay|sql|tests|to
 
 
 def broken(top: Path, page: Path) -> Iterator[str]:
-    text = re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S)
+    text = re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.DOTALL)
     for number, line in enumerate(text.split("\n"), 1):
         for target in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", line):
             if "://" not in target and not (page.parent / target).exists():

@@ -20,9 +20,7 @@ class Attacker:
     def __init__(self, database: Database, role: str) -> None:
         self.database = database
         self.role = role
-        database.execute(
-            sql.SQL("CREATE SCHEMA {0} AUTHORIZATION {0}").format(sql.Identifier(role))
-        )
+        database.execute(sql.SQL("CREATE SCHEMA {0} AUTHORIZATION {0}").format(sql.Identifier(role)))
 
     def grant(self, *functions: str) -> None:
         """Calls grant functions, such as 'outbox.grant_capture', for the role."""
@@ -42,9 +40,7 @@ class Attacker:
             return cursor.fetchall() if cursor.description else []
 
     def is_superuser(self) -> bool:
-        return bool(
-            self.database.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (self.role,))
-        )
+        return bool(self.database.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (self.role,)))
 
 
 # The fixture `new_attacker`: (*grant_functions, attributes='') -> Attacker

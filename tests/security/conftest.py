@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conftest import *  # noqa: F403  tests/system
+from conftest import *
 from database import Database
 
 from .attacker import Attacker, NewAttacker, NewRole

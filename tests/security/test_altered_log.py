@@ -51,17 +51,23 @@ def test_events_are_accepted_again_when_the_columns_are_gone(database: Database)
 def test_captures_with_missing_values_are_refused(database: Database, name: str) -> None:
     """S28"""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t')")
-    database.execute(f"ALTER TABLE outbox.captured ALTER {name} DROP NOT NULL; UPDATE outbox.captured SET {name} = NULL")
+    database.execute(
+        f"ALTER TABLE outbox.captured ALTER {name} DROP NOT NULL; UPDATE outbox.captured SET {name} = NULL"
+    )
     with pytest.raises(errors.NullValueNotAllowed, match=f'null value in column "{name}"'):
         database.execute("INSERT INTO t VALUES (1)")
 
 
 def test_producers_that_were_altered_are_refused(database: Database) -> None:
     """S28"""
-    database.execute("ALTER TABLE outbox.producer ALTER topics DROP NOT NULL; ALTER TABLE outbox.producer DROP CONSTRAINT producer_topics_check")
+    database.execute(
+        "ALTER TABLE outbox.producer ALTER topics DROP NOT NULL; ALTER TABLE outbox.producer DROP CONSTRAINT producer_topics_check"
+    )
     database.execute("INSERT INTO outbox.producer (role, topics) VALUES ('pg_monitor', NULL)")
     with database.connect() as connection:
-        connection.execute("GRANT USAGE ON SCHEMA outbox, outbox_internal TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO pg_monitor")
+        connection.execute(
+            "GRANT USAGE ON SCHEMA outbox, outbox_internal TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO pg_monitor"
+        )
         connection.execute("SET ROLE pg_monitor")
         with pytest.raises(errors.InsufficientPrivilege, match="permission denied for topic"):
             connection.execute(ENQUEUE)
@@ -69,7 +75,9 @@ def test_producers_that_were_altered_are_refused(database: Database) -> None:
 
 def test_impossible_snapshots_are_refused(database: Database) -> None:
     """S28"""
-    database.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE p PARTITION OF t DEFAULT")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE p PARTITION OF t DEFAULT"
+    )
     database.execute("SELECT outbox.capture('t'); CREATE VIEW v AS SELECT 1 AS id; CREATE SEQUENCE s")
     database.execute("INSERT INTO t VALUES (1)")
     columns = "ARRAY['id']::name[]"
@@ -133,13 +141,21 @@ def test_events_with_missing_values_are_named_and_wait(database: Database, name:
     database.execute(WITHOUT_CONSTRAINTS.format("event"))
     since = database.cluster.log_size()
     database.execute(f"UPDATE outbox.event SET {name} = NULL; SELECT outbox.resume('d')")
-    wait_until(lambda: why_absent(database, "d"), lambda rows: rows == [("failing", True)], what="a relay that fails and is shown")
+    wait_until(
+        lambda: why_absent(database, "d"),
+        lambda rows: rows == [("failing", True)],
+        what="a relay that fails and is shown",
+    )
     log = database.cluster.log_since(since)
     assert f'null value in column "{name}" of an event' in log
     assert f"event at position {position} of outbox.event_0" in log
     # After the repair, delivery goes on.
     database.execute(f"UPDATE outbox.event SET {name} = '{whole}'; SELECT outbox.resume('d')")
-    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
+    wait_until(
+        lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"),
+        lambda n: n == 1,
+        what="the event to be published",
+    )
 
 
 @pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
@@ -148,13 +164,21 @@ def test_cursors_with_missing_values_are_an_error(database: Database, name: str)
     """S28"""
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
     database.execute(ENQUEUE)
-    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
+    wait_until(
+        lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"),
+        lambda n: n == 1,
+        what="the event to be published",
+    )
     database.execute(WITHOUT_CONSTRAINTS.format("cursor"))
     taken = "" if name == "lease" else "lease = 77, "
     database.execute(f"UPDATE outbox.cursor SET {taken}{name} = NULL")
     since = database.cluster.log_size()
     database.execute("ALTER SERVER d OPTIONS (ADD topics 'a.*')")
-    wait_until(lambda: f'null value in column "{name}"' in database.cluster.log_since(since), bool, what="an error of the relay")
+    wait_until(
+        lambda: f'null value in column "{name}"' in database.cluster.log_since(since),
+        bool,
+        what="an error of the relay",
+    )
 
 
 @pytest.mark.worker_errors("null value in column|was altered|terminating background worker")
@@ -165,7 +189,11 @@ def test_backfills_with_missing_values_are_an_error(database: Database) -> None:
     database.execute(WITHOUT_CONSTRAINTS.format("backfill_task"))
     database.execute("INSERT INTO outbox.backfill_task (state) VALUES ('running')")
     database.execute(ENQUEUE)
-    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n == 1, what="the event to be published")
+    wait_until(
+        lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"),
+        lambda n: n == 1,
+        what="the event to be published",
+    )
 
 
 @pytest.mark.worker_errors("was altered|null value in column|terminating background worker")
@@ -174,15 +202,25 @@ def test_functions_that_were_replaced_are_an_error(database: Database, result: s
     """S28"""
     since = database.cluster.log_size()
     database.execute("ALTER FUNCTION outbox_internal.held_keys RENAME TO gone")
-    database.execute(f"CREATE FUNCTION outbox_internal.held_keys(name, integer) RETURNS {result} LANGUAGE sql AS 'SELECT 7'")
+    database.execute(
+        f"CREATE FUNCTION outbox_internal.held_keys(name, integer) RETURNS {result} LANGUAGE sql AS 'SELECT 7'"
+    )
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
-    wait_until(lambda: '"held_keys" of extension "pg_outbox" was altered' in database.cluster.log_since(since), bool, what="an error of the relay")
+    wait_until(
+        lambda: '"held_keys" of extension "pg_outbox" was altered' in database.cluster.log_since(since),
+        bool,
+        what="an error of the relay",
+    )
 
 
 def test_source_events_are_not_claimed_by_another_function(database: Database) -> None:
     """S28"""
-    database.execute("ALTER EXTENSION pg_outbox DROP FUNCTION outbox_internal.claim_source_event; DROP FUNCTION outbox_internal.claim_source_event")
-    database.execute("CREATE FUNCTION outbox_internal.claim_source_event(uuid, text, text, text, uuid) RETURNS integer LANGUAGE sql AS 'SELECT 7'")
+    database.execute(
+        "ALTER EXTENSION pg_outbox DROP FUNCTION outbox_internal.claim_source_event; DROP FUNCTION outbox_internal.claim_source_event"
+    )
+    database.execute(
+        "CREATE FUNCTION outbox_internal.claim_source_event(uuid, text, text, text, uuid) RETURNS integer LANGUAGE sql AS 'SELECT 7'"
+    )
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
         database.execute("SELECT outbox.enqueue('a', '1', 'E', '{}', source_event_id => gen_random_uuid())")
 
@@ -193,25 +231,43 @@ def test_views_in_the_place_of_tables_are_refused(database: Database, name: str)
     """S28"""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t')")
     database.execute(ENQUEUE)
-    database.execute(f"ALTER TABLE outbox.{name} RENAME TO gone; CREATE VIEW outbox.{name} AS SELECT * FROM outbox.gone")
+    database.execute(
+        f"ALTER TABLE outbox.{name} RENAME TO gone; CREATE VIEW outbox.{name} AS SELECT * FROM outbox.gone"
+    )
     with database.connect() as connection:
         if name == "producer":
-            connection.execute("GRANT USAGE ON SCHEMA outbox, outbox_internal TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO pg_monitor; SET ROLE pg_monitor")
+            connection.execute(
+                "GRANT USAGE ON SCHEMA outbox, outbox_internal TO pg_monitor; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO pg_monitor; SET ROLE pg_monitor"
+            )
         with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was altered"):
             connection.execute(ENQUEUE)
 
 
 MISSING = "captures do not follow this statement: table outbox.captured does not exist"
 # Statements that have nothing to do with a capture.
-DDL = ["CREATE TABLE x (id int PRIMARY KEY)", "ALTER TABLE x ADD COLUMN v text", "CREATE SCHEMA y CREATE TABLE z (i int)", "ALTER TYPE pair ADD ATTRIBUTE b int", "DROP TABLE x", "DROP SCHEMA y CASCADE"]
+DDL = [
+    "CREATE TABLE x (id int PRIMARY KEY)",
+    "ALTER TABLE x ADD COLUMN v text",
+    "CREATE SCHEMA y CREATE TABLE z (i int)",
+    "ALTER TYPE pair ADD ATTRIBUTE b int",
+    "DROP TABLE x",
+    "DROP SCHEMA y CASCADE",
+]
 
 
 @pytest.mark.parametrize(
-    "instead", ["SELECT", "CREATE VIEW outbox.captured AS SELECT * FROM outbox.gone", "CREATE VIEW outbox.captured AS SELECT 1 / 0 AS relation"]
+    "instead",
+    [
+        "SELECT",
+        "CREATE VIEW outbox.captured AS SELECT * FROM outbox.gone",
+        "CREATE VIEW outbox.captured AS SELECT 1 / 0 AS relation",
+    ],
 )
 def test_ddl_goes_on_without_the_table_of_captures(database: Database, instead: str) -> None:
     """A warning says that captures do not follow; no change of a captured table lacks its event."""
-    database.execute("CREATE TYPE pair AS (a int); CREATE TABLE t (id int PRIMARY KEY, v text); SELECT outbox.capture('t')")
+    database.execute(
+        "CREATE TYPE pair AS (a int); CREATE TABLE t (id int PRIMARY KEY, v text); SELECT outbox.capture('t')"
+    )
     database.execute("INSERT INTO t VALUES (1, 'a')")
     heard: list[str] = []
     with database.connect() as connection:
@@ -236,7 +292,9 @@ def test_ddl_goes_on_without_the_table_of_captures(database: Database, instead: 
 
 @pytest.mark.parametrize("statement", ["SELECT outbox.capture('t', replace => true)", "SELECT outbox.uncapture('t')"])
 def test_captures_are_not_written_without_their_table(database: Database, statement: str) -> None:
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t'); ALTER TABLE outbox.captured RENAME TO gone")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); SELECT outbox.capture('t'); ALTER TABLE outbox.captured RENAME TO gone"
+    )
     with pytest.raises((errors.UndefinedTable, errors.UndefinedObject), match="outbox.captured"):
         database.execute(statement)
 
@@ -255,6 +313,12 @@ def test_odd_values_are_delivered_or_refused(database: Database) -> None:
         "headers = '[1, {}]'", "headers = '7'", "headers = 'null'", "position = -5", "occurred_at = 'infinity'", "occurred_at = '-infinity'",
         "headers = (SELECT jsonb_object_agg(i, 'x') FROM generate_series(1, 500) AS i)", "schema_version = -1, version = -1, topic = '', aggregate_id = repeat('x', 1000000)",
     ]):  # fmt: skip
-        database.execute(f"UPDATE outbox.event SET {change} WHERE ctid = (SELECT ctid FROM outbox.event ORDER BY xid OFFSET {n} LIMIT 1)")
+        database.execute(
+            f"UPDATE outbox.event SET {change} WHERE ctid = (SELECT ctid FROM outbox.event ORDER BY xid OFFSET {n} LIMIT 1)"
+        )
     database.execute("SELECT outbox.resume('d'), outbox.resume('h')")
-    wait_until(lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"), lambda n: n >= 7, what="the events to be published")
+    wait_until(
+        lambda: database.value("SELECT published FROM outbox.status WHERE destination = 'd'"),
+        lambda n: n >= 7,
+        what="the events to be published",
+    )

@@ -43,15 +43,38 @@ MAY_CHANGE = {
     "operator": ["backfill", "lease"],
     # By its token, which these tests know and a fetcher is not told: docs/security.md.
     "fetcher": ["lease"],
-    "inbox operator": ["message", "dead message", "waiting", "claim", "applied", "offset", "offset reset", "consumer", "subscription"],
+    "inbox operator": [
+        "message",
+        "dead message",
+        "waiting",
+        "claim",
+        "applied",
+        "offset",
+        "offset reset",
+        "consumer",
+        "subscription",
+    ],
     "database owner": ["setting", "schema public", "database world"],
     "creator": ["database"],
 }
 # Data of others that a right lets its holder read.
 MAY_READ = {
-    "operator": ["outbox.dead_letter", "outbox.blocked_key", "outbox.operation", "outbox.receipt", "outbox.event_status", "outbox_internal.held_keys"],
+    "operator": [
+        "outbox.dead_letter",
+        "outbox.blocked_key",
+        "outbox.operation",
+        "outbox.receipt",
+        "outbox.event_status",
+        "outbox_internal.held_keys",
+    ],
     "inbox operator": ["inbox.dead_letter", "inbox.waiting_keys", "inbox.operation", "inbox.event_status"],
-    "relay": ["outbox_internal.relay_look", "outbox_internal.relay_rows", "outbox_internal.relay_look_expressions", "outbox_internal.relay_rows_expressions", "outbox_internal.relay_destinations"],
+    "relay": [
+        "outbox_internal.relay_look",
+        "outbox_internal.relay_rows",
+        "outbox_internal.relay_look_expressions",
+        "outbox_internal.relay_rows_expressions",
+        "outbox_internal.relay_destinations",
+    ],
 }
 
 # -------------------------------------------------------------------------------------------------
@@ -258,7 +281,9 @@ ATTACKS = {
 
 @pytest.fixture(scope="module")
 def attack_cluster(installation: Installation) -> Iterator[Cluster]:
-    cluster = Cluster(installation, {"autovacuum_naptime": "1s", "log_min_messages": "log", "log_min_error_statement": "panic"}).start()
+    cluster = Cluster(
+        installation, {"autovacuum_naptime": "1s", "log_min_messages": "log", "log_min_error_statement": "panic"}
+    ).start()
     yield cluster
     cluster.destroy()
 
@@ -277,7 +302,11 @@ class Siege:
 
     def snapshot(self) -> dict[str, str]:
         found = snapshot(self.world.database.connection, "mallory")
-        return {key: text for key, text in found.items() if not key.startswith(tuple(what + " " for what in self.may_change()))}
+        return {
+            key: text
+            for key, text in found.items()
+            if not key.startswith(tuple(what + " " for what in self.may_change()))
+        }
 
     def check(self, before: dict[str, str]) -> None:
         assert changes(before, self.snapshot()) == []
@@ -354,7 +383,7 @@ def aimed_value(world: World, name: str, kind: str, token: str) -> str:
     if kind == "uuid[]":
         return "'{" + ",".join(EVENT.format(n) for n in (12, 30, 31)) + "}'"
     if kind == "outbox.captured":
-        return "(SELECT c FROM jsonb_populate_record(NULL::outbox.captured, '{\"relation\": \"victim.bare\", \"aggregate_type\": \"a\"}') AS c)"
+        return '(SELECT c FROM jsonb_populate_record(NULL::outbox.captured, \'{"relation": "victim.bare", "aggregate_type": "a"}\') AS c)'
     chosen = by_name.get(name)
     if name == "lease" and kind != "interval":  # a token of a relay
         chosen = "1"
@@ -379,7 +408,9 @@ def aimed_calls(world: World, function: Function) -> list[str]:
                 continue
             value = aimed_value(world, name, kind, token)
             label = f'"{name}" => ' if name else ""
-            values.append(f"{label}{value}" + (f"::{kind}" if "any" not in kind and kind not in ("internal", "record") else ""))
+            values.append(
+                f"{label}{value}" + (f"::{kind}" if "any" not in kind and kind not in ("internal", "record") else "")
+            )
         calls.append(f"{function.name}({', '.join(values)})")
     return [*dict.fromkeys(calls)]
 
@@ -421,8 +452,14 @@ def test_every_function_and_view_has_its_attack(attack_cluster: Cluster) -> None
         granted = world.database.execute(ALLOWED, {"role": "mallory"})  # type: ignore[arg-type]
     finally:
         world.remove()
-    names = {re.sub(r"\(.*", "", name.split(" ", 1)[1]).replace('"', "") for name, privileges in granted if privileges and not name.startswith("schema")}
-    assert (sorted(names - set(ATTACKS)), sorted(set(ATTACKS) - names)) == ([], []), "without an entry; entries for nothing"
+    names = {
+        re.sub(r"\(.*", "", name.split(" ", 1)[1]).replace('"', "")
+        for name, privileges in granted
+        if privileges and not name.startswith("schema")
+    }
+    assert (sorted(names - set(ATTACKS)), sorted(set(ATTACKS) - names)) == ([], []), (
+        "without an entry; entries for nothing"
+    )
 
 
 # -------------------------------------------------------------------------------------------------
@@ -463,17 +500,30 @@ def test_nobody_calls_in_another_name(siege: Siege) -> None:
     accepted = []
     with attacking(siege.world) as mallory:
         for function in functions_of(siege.world):
-            callers = [kind for _, kind in function.arguments[len(function.arguments) - function.defaults :] if is_caller(kind)]
+            callers = [
+                kind for _, kind in function.arguments[len(function.arguments) - function.defaults :] if is_caller(kind)
+            ]
             if not callers or not function.allowed:
                 continue
             comma = ", " if len(function.arguments) > 1 else ""
             for call in aimed_calls(siege.world, function):
-                for forged in ("'postgres'", "'victim'", "NULL", "''", "'mallory '", f"(SELECT 'postgres'::{callers[0]})", "(SELECT rolname FROM pg_roles WHERE rolsuper LIMIT 1)"):
+                for forged in (
+                    "'postgres'",
+                    "'victim'",
+                    "NULL",
+                    "''",
+                    "'mallory '",
+                    f"(SELECT 'postgres'::{callers[0]})",
+                    "(SELECT rolname FROM pg_roles WHERE rolsuper LIMIT 1)",
+                ):
                     state, said = attempt(mallory, f"SELECT {call[:-1]}{comma}caller => {forged})")
                     if state is None:
                         accepted.append((call, forged, said))
                 # A NULL passes the check of a domain in this way. It must get no more than any role.
-                for nobody in (f"(SELECT CURRENT_USER::{callers[0]} WHERE false)", f"(SELECT c FROM (SELECT 1) AS x LEFT JOIN (SELECT CURRENT_USER::{callers[0]} AS c WHERE false) AS y ON true)"):
+                for nobody in (
+                    f"(SELECT CURRENT_USER::{callers[0]} WHERE false)",
+                    f"(SELECT c FROM (SELECT 1) AS x LEFT JOIN (SELECT CURRENT_USER::{callers[0]} AS c WHERE false) AS y ON true)",
+                ):
                     state, said = attempt(mallory, f"SELECT {call[:-1]}{comma}caller => {nobody})")
                     if state is None and said not in ("", "0", "f") and SECRET in said:
                         accepted.append((call, nobody, said))
@@ -527,7 +577,9 @@ def test_a_bait_for_superusers(siege: Siege) -> None:
     ):  # fmt: skip
         world.database.execute(statement)
     siege.check(before)
-    loot = world.database.execute("SELECT call, who, what FROM mallory.loot WHERE what LIKE %s OR who <> 'mallory'", (f"%{SECRET}%",))
+    loot = world.database.execute(
+        "SELECT call, who, what FROM mallory.loot WHERE what LIKE %s OR who <> 'mallory'", (f"%{SECRET}%",)
+    )
     readable = tuple(name + "(" for name in siege.may_read())
     assert [row for row in loot if row[1] != "mallory" or not row[0].startswith(readable or ("\0",))] == []
     assert not world.database.value("SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'")
@@ -587,12 +639,24 @@ def test_traps_in_the_search_path(siege: Siege) -> None:
         with world.connect() as setter:
             setter.execute(TRAPS)
         # temporary ones, too, which are in front unless the path says otherwise
-        mallory.execute("CREATE DOMAIN pg_temp.jsonb AS pg_catalog.jsonb CHECK (mallory.checked(VALUE::pg_catalog.text)); CREATE TEMP TABLE pg_class (oid oid)")
+        mallory.execute(
+            "CREATE DOMAIN pg_temp.jsonb AS pg_catalog.jsonb CHECK (mallory.checked(VALUE::pg_catalog.text)); CREATE TEMP TABLE pg_class (oid oid)"
+        )
         for session, path in ((mallory, "pg_temp, mallory, pg_catalog"), (superuser, "mallory, pg_catalog")):
-            session.add_notice_handler(lambda notice: sprung.append((call, notice.message_primary or "")) if "sprung" in (notice.message_primary or "") else None)
+            session.add_notice_handler(
+                lambda notice: (
+                    sprung.append((call, notice.message_primary or ""))
+                    if "sprung" in (notice.message_primary or "")
+                    else None
+                )
+            )
             session.execute(f"SET search_path = {path}")
             for function in functions:
-                if session is mallory and not function.allowed or function.name + "(" in RUNS_WITH_THE_PATH_OF_THE_CALLER:
+                if (
+                    session is mallory
+                    and not function.allowed
+                    or function.name + "(" in RUNS_WITH_THE_PATH_OF_THE_CALLER
+                ):
                     continue
                 for call in aimed_calls(world, function):
                     call = pg_catalog_types(call)
@@ -623,7 +687,11 @@ def test_views_show_only_what_they_show(siege: Siege) -> None:
                 WHERE relnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' AND relkind IN ('v', 'r') AND attnum > 0 AND NOT attisdropped
                   AND has_table_privilege('mallory', attrelid, 'SELECT') AND has_schema_privilege('mallory', relnamespace, 'USAGE') GROUP BY 1 ORDER BY 1"""
         )
-        for settings in ("SET enable_nestloop = off; SET enable_mergejoin = off", "SET enable_hashjoin = off; SET enable_nestloop = on", "RESET ALL"):
+        for settings in (
+            "SET enable_nestloop = off; SET enable_mergejoin = off",
+            "SET enable_hashjoin = off; SET enable_nestloop = on",
+            "RESET ALL",
+        ):
             mallory.execute(settings)
             for view, names in columns:
                 if view in siege.may_read():

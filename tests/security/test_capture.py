@@ -62,9 +62,7 @@ def test_a_backfill_does_not_run_index_expressions_as_superuser(new_attacker: Ne
     assert not mallory.is_superuser()
 
 
-def test_a_condition_does_not_run_as_the_owner_of_a_partition(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_a_condition_does_not_run_as_the_owner_of_a_partition(database: Database, new_attacker: NewAttacker) -> None:
     """S1: a role that adds a partition to another role's table owns it; a backfill walks it."""
     mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
@@ -100,9 +98,7 @@ def test_a_type_of_the_owner_does_not_run_as_the_owner_of_a_partition(
     assert database.execute(payload) == [("not yet",)]
 
 
-def test_a_partition_of_an_unrelated_role_is_not_backfilled(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_a_partition_of_an_unrelated_role_is_not_backfilled(database: Database, new_attacker: NewAttacker) -> None:
     """S1: functions of the one owner would run as the other."""
     mallory, other = new_attacker("outbox.grant_capture"), new_attacker()
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY LIST (id)")
@@ -132,17 +128,15 @@ def test_capturing_does_not_plan_partition_keys_as_the_capturing_role(
     assert not mallory.is_superuser()
 
 
-def test_event_triggers_do_not_plan_partition_keys_as_superuser(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_event_triggers_do_not_plan_partition_keys_as_superuser(database: Database, new_attacker: NewAttacker) -> None:
     """S1: they create triggers on each table that is attached to a captured one."""
     mallory = new_attacker("outbox.grant_capture")
     trap = lay_trap(mallory)
     mallory.execute(f"""
         CREATE TABLE t (id int NOT NULL, v text) PARTITION BY LIST ((v || {trap}('constant')))""")
     mallory.execute("SELECT outbox.capture('t', aggregate_id => '{id}', fire => 'always')")
-    mallory.execute(f"DROP TRIGGER \"00_outbox_capture_insert\" ON t")
-    mallory.execute("ALTER TABLE t ENABLE TRIGGER \"00_outbox_capture_update\"")
+    mallory.execute('DROP TRIGGER "00_outbox_capture_insert" ON t')
+    mallory.execute('ALTER TABLE t ENABLE TRIGGER "00_outbox_capture_update"')
     for statement in (
         "CREATE TABLE part PARTITION OF t FOR VALUES IN ('a')",
         "CREATE TABLE parts PARTITION OF t FOR VALUES IN ('b') PARTITION BY LIST (v)",
@@ -230,7 +224,12 @@ def test_a_condition_may_fail_while_it_is_evaluated_within_itself(
                 with pytest.raises(errors.RaiseException), connection.transaction():
                     connection.execute("UPDATE r SET n = 2 WHERE id = 3")
             connection.execute("UPDATE r SET n = 3 WHERE id = 3")
-        assert connection.execute("SELECT id, n FROM r WHERE n > 0 ORDER BY id").fetchall() == [(1, 1), (2, 1), (3, 3), (4, 1)]
+        assert connection.execute("SELECT id, n FROM r WHERE n > 0 ORDER BY id").fetchall() == [
+            (1, 1),
+            (2, 1),
+            (3, 3),
+            (4, 1),
+        ]
     assert versions(database)[-1] == ("3", 3)
 
 
@@ -283,9 +282,7 @@ def test_a_condition_may_take_away_what_it_stands_on(
         connection.execute("SELECT 1")
 
 
-def test_a_condition_that_is_planned_may_change_the_table(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_a_condition_that_is_planned_may_change_the_table(database: Database, new_attacker: NewAttacker) -> None:
     """S7: an IMMUTABLE function runs while the capture is read, before it exists in the cache."""
     mallory = new_attacker("outbox.grant_capture")
     me = mallory.role
@@ -352,7 +349,9 @@ def test_a_backfill_with_a_condition_that_changes_the_table_does_no_harm(
 ) -> None:
     """S7: in the worker the log is open while the condition is evaluated."""
     mallory = new_attacker("outbox.grant_capture")
-    capture_with(mallory, "IF i % 2 = 0 AND nn = 0 THEN UPDATE {me}.r SET n = 1, v = repeat('y', 3000) WHERE id = i + 1; END IF;")
+    capture_with(
+        mallory, "IF i % 2 = 0 AND nn = 0 THEN UPDATE {me}.r SET n = 1, v = repeat('y', 3000) WHERE id = i + 1; END IF;"
+    )
     database.add_destination("d", "null:")
     ((id,),) = mallory.execute("SELECT outbox.backfill('r')")
     wait_until(
@@ -381,9 +380,7 @@ def break_triggers(attacker: Attacker) -> None:
           WHEN (OLD.v IS DISTINCT FROM NEW.v) EXECUTE FUNCTION outbox.capture_row()""")
 
 
-def test_broken_triggers_of_a_capture_break_nothing_of_others(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_broken_triggers_of_a_capture_break_nothing_of_others(database: Database, new_attacker: NewAttacker) -> None:
     """S17"""
     mallory, victim = with_table(new_attacker, "v <> ''"), new_attacker("outbox.grant_capture")
     with mallory.connect() as connection:
@@ -394,7 +391,9 @@ def test_broken_triggers_of_a_capture_break_nothing_of_others(
     for attacker in (victim, mallory):
         attacker.execute("CREATE TABLE mine (id int PRIMARY KEY, v text)")
         attacker.execute("ALTER TABLE mine ADD COLUMN more text")
-        attacker.execute("CREATE TYPE pair AS (a int); CREATE TABLE pairs OF pair; ALTER TYPE pair ADD ATTRIBUTE b int CASCADE")
+        attacker.execute(
+            "CREATE TYPE pair AS (a int); CREATE TABLE pairs OF pair; ALTER TYPE pair ADD ATTRIBUTE b int CASCADE"
+        )
         attacker.execute("SELECT outbox.capture('mine')")
         attacker.execute("DROP TABLE pairs")
     database.execute("CREATE SCHEMA theirs CREATE TABLE x (i int)")
@@ -438,9 +437,7 @@ def test_a_forged_capture_keeps_no_role_from_altering_its_own_table(
         mallory.execute("ALTER TABLE t SET (fillfactor = 50)")
 
 
-def test_nobody_waits_for_the_owner_of_a_captured_table(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_nobody_waits_for_the_owner_of_a_captured_table(database: Database, new_attacker: NewAttacker) -> None:
     """S17: statements of others do not touch the row that a transaction of the owner has locked."""
     mallory, victim = with_table(new_attacker), new_attacker()
     with mallory.connect() as holder, victim.connect() as other:

@@ -27,7 +27,13 @@ def test_a_content_type_that_readers_may_differ_about_is_refused(new_attacker: N
 
 @pytest.mark.parametrize(
     "content_type",
-    ["application/json", "Application/JSON", "application/json ;charset=utf-8", "x/y+JSON", 'application/json; a="; b"'],
+    [
+        "application/json",
+        "Application/JSON",
+        "application/json ;charset=utf-8",
+        "x/y+JSON",
+        'application/json; a="; b"',
+    ],
 )
 def test_every_type_that_is_embedded_as_json_is_checked(new_attacker: NewAttacker, content_type: str) -> None:
     """S9"""

@@ -110,7 +110,9 @@ SEARCH_PATH_OF_THE_CALLER = {
 
 # Role parameters of functions that may be granted: they name the receiver, not the caller. The
 # handlers of a consumer that is given away wait until its new role confirms them.
-NAMES_A_ROLE = re.compile(r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox_internal\.caller\)")
+NAMES_A_ROLE = re.compile(
+    r"\w+\.(grant|revoke)_\w+\(regrole\b|inbox\.give_consumer\(text,regrole,text,inbox_internal\.caller\)"
+)
 # The label of a program, which is shown beside the role and gives no rights.
 LABELS = {"updated_by"}
 

@@ -50,8 +50,7 @@ def test_an_expression_gets_no_rights(
         f"CREATE FUNCTION {me}.strike() RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$BEGIN {body} END$$"
     )
     attacker.execute(
-        "CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox "
-        f"OPTIONS (url '{receiver.url()}', payload '{me}.strike()')"
+        f"CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url '{receiver.url()}', payload '{me}.strike()')"
     )
     database.execute("SELECT outbox.enqueue('item', 'a', 'Added', '{}')")
 
@@ -77,4 +76,6 @@ def test_checking_an_option_calls_no_function(database: Database, new_attacker: 
         f"CREATE FUNCTION {me}.strike() RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS "
         f"$$BEGIN RAISE EXCEPTION 'called as %', current_user; END$$"
     )
-    database.execute(f"CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', relay 'external', filter '{me}.strike()')")
+    database.execute(
+        f"CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', relay 'external', filter '{me}.strike()')"
+    )

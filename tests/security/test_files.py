@@ -82,7 +82,9 @@ def test_a_role_must_not_add_a_file_later(integrator: Attacker) -> None:
 def test_members_of_pg_read_server_files_may_name_files(integrator: Attacker) -> None:
     """S13"""
     integrator.database.execute(f"GRANT pg_read_server_files TO {integrator.role}")
-    integrator.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'https://127.0.0.1:1/', ca_file '/x')")
+    integrator.execute(
+        "CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'https://127.0.0.1:1/', ca_file '/x')"
+    )
 
 
 def test_the_certificates_of_the_system_need_no_right(integrator: Attacker) -> None:

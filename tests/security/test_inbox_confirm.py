@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from psycopg import errors, sql
 
-from cluster import Cluster, as_server_user
+from cluster import as_server_user
 from database import Database, NewDatabase
 from waiting import stays, wait_until
 
@@ -29,7 +29,9 @@ def owner(new_database: NewDatabase, new_role: NewRole) -> Iterator[Attacker]:
     """The owner of a database and its inbox, with a handler that records the role it runs as."""
     database = new_database(extension=False)
     owner = Attacker(database, new_role())
-    database.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database.name), sql.Identifier(owner.role)))
+    database.execute(
+        sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database.name), sql.Identifier(owner.role))
+    )
     owner.execute("CREATE EXTENSION pg_inbox")
     owner.execute(HANDLER.format(schema=owner.role))
     yield owner
@@ -77,7 +79,9 @@ def assert_nothing_runs(database: Database, owner: Attacker, consumer: str = "pw
     keeper_has_looked(database)
     assert database.value("SELECT state FROM inbox.status WHERE consumer = %s", (consumer,)) == "not confirmed"
     assert applied(database, owner) == []
-    assert ("not confirmed",) in database.execute("SELECT what FROM inbox.health() WHERE object = %s", (f'consumer "{consumer}"',))
+    assert ("not confirmed",) in database.execute(
+        "SELECT what FROM inbox.health() WHERE object = %s", (f'consumer "{consumer}"',)
+    )
 
 
 def dump_and_restore(database: Database, into: Database) -> None:
@@ -86,11 +90,12 @@ def dump_and_restore(database: Database, into: Database) -> None:
     where = ["-h", str(directory), "-p", str(cluster.port), "-U", "postgres"]
     programs = cluster.installation.bin_directory
     dump = subprocess.run(
-        as_server_user([str(programs / "pg_dump"), *where, "-Fc", database.name]), cwd="/", check=True, stdout=subprocess.PIPE
+        as_server_user([str(programs / "pg_dump"), *where, "-Fc", database.name]),
+        cwd="/",
+        check=True,
+        stdout=subprocess.PIPE,
     )
-    subprocess.run(
-        as_server_user([str(programs / "pg_restore"), *where, "-d", into.name]), cwd="/", input=dump.stdout
-    )
+    subprocess.run(as_server_user([str(programs / "pg_restore"), *where, "-d", into.name]), cwd="/", input=dump.stdout)
 
 
 def test_a_restored_row_gives_nobody_the_rights_of_a_superuser(owner: Attacker, new_database: NewDatabase) -> None:
@@ -125,7 +130,9 @@ def test_a_row_beside_confirmed_ones_is_not_run(owner: Attacker) -> None:
     database.execute("DELETE FROM inbox.message")
     wake(database)
     wait_for_processor(database, "pwn")
-    database.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA inbox TO {owner.role}; GRANT USAGE ON SCHEMA inbox TO {owner.role}")
+    database.execute(
+        f"GRANT ALL ON ALL TABLES IN SCHEMA inbox TO {owner.role}; GRANT USAGE ON SCHEMA inbox TO {owner.role}"
+    )
     forge(owner)
     database.execute(RECEIVE, ("pwn", EVENT))
     keeper_has_looked(database)
@@ -164,15 +171,17 @@ def test_a_restored_consumer_is_processed_when_its_role_confirms_it(
     with pytest.raises(errors.UndefinedObject, match="Only the role of the consumer itself"):
         restored.execute("SELECT * FROM inbox.confirm('c')")
     with database.cluster.connect(restored.name, reader.role) as connection:
-        shown = connection.execute("SELECT consumer, event_type, handler, confirmed FROM inbox.own_subscriptions()").fetchall()
+        shown = connection.execute(
+            "SELECT consumer, event_type, handler, confirmed FROM inbox.own_subscriptions()"
+        ).fetchall()
         assert shown == [("c", "*", f"{reader.role}.handler", False)]
         assert connection.execute("SELECT * FROM inbox.confirm('c')").fetchall() == [("*", f"{reader.role}.handler")]
-    wait_until(lambda: applied(restored, reader), lambda seen: seen == [(reader.role,)], what="the message to be applied")
+    wait_until(
+        lambda: applied(restored, reader), lambda seen: seen == [(reader.role,)], what="the message to be applied"
+    )
 
 
-def test_a_restore_of_a_whole_server_keeps_what_was_confirmed(
-    database: Database, new_database: NewDatabase
-) -> None:
+def test_a_restore_of_a_whole_server_keeps_what_was_confirmed(database: Database, new_database: NewDatabase) -> None:
     """No role confirms again, and the keeper of CREATE EXTENSION notices the rows."""
     database.execute("CREATE EXTENSION pg_inbox; CREATE FUNCTION h(m inbox.message) RETURNS void LANGUAGE sql AS ''")
     database.execute("SELECT inbox.subscribe('c', '*', 'h')")
@@ -196,7 +205,9 @@ def test_subscribing_at_the_same_time(database: Database, new_attacker: NewAttac
         list(threads.map(lambda name: reader.execute("SELECT inbox.subscribe(%s, '*', 'handler')", (name,)), consumers))
     assert database.value("SELECT count(*) FROM inbox_internal.confirmation WHERE confirmed") == len(consumers)
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda name: reader.execute("SELECT inbox.unsubscribe(%s, '*', 'handler')", (name,)), consumers))
+        list(
+            threads.map(lambda name: reader.execute("SELECT inbox.unsubscribe(%s, '*', 'handler')", (name,)), consumers)
+        )
     assert database.value("SELECT count(*) FROM inbox.subscription") == 0
     reader.execute("SELECT inbox.subscribe('last', '*', 'handler')")
     assert database.value(

@@ -70,7 +70,7 @@ def test_a_handler_is_subscribed_for_the_role_whose_code_it_is(database: Databas
         f"PERFORM inbox.begin_events('victim', ARRAY['{EVENT}'::uuid])",
         "PERFORM inbox.set_policy('victim', max_attempts => 1)",
         "PERFORM inbox.save_offset('victim', 's', 'm', now())",
-        f"PERFORM inbox_internal.leave_tombstone('projection', '{{\"id\": 1}}', '9223372036854775807')",
+        "PERFORM inbox_internal.leave_tombstone('projection', '{\"id\": 1}', '9223372036854775807')",
     ],
 )  # fmt: skip
 def test_code_in_the_session_of_another_has_the_rights_of_its_own_role(
@@ -138,7 +138,9 @@ def test_a_prepared_statement_of_the_session_gets_no_rights(database: Database, 
     with nobody.connect() as connection:
         call_put(connection, 1)
         call_put(connection, 2)
-        prepared = connection.execute("SELECT name, statement FROM pg_prepared_statements WHERE name ~ '^inbox_'").fetchall()
+        prepared = connection.execute(
+            "SELECT name, statement FROM pg_prepared_statements WHERE name ~ '^inbox_'"
+        ).fetchall()
         assert prepared
         connection.execute(f"""
             CREATE FUNCTION pg_temp.evil() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
@@ -161,7 +163,9 @@ def test_a_prepared_statement_of_the_session_gets_no_rights(database: Database, 
     assert not nobody.is_superuser()
 
 
-def test_a_prepared_statement_under_the_name_of_apply_is_not_used(database: Database, new_attacker: NewAttacker) -> None:
+def test_a_prepared_statement_under_the_name_of_apply_is_not_used(
+    database: Database, new_attacker: NewAttacker
+) -> None:
     """S3: a parameter type of the session's under the name that apply() looks for."""
     database.execute(PUT)
     nobody = new_attacker()
@@ -224,10 +228,14 @@ def test_advisory_locks_hold_nobody_up(database: Database, new_attacker: NewAtta
         worker.execute("DELETE FROM inbox.processed")
         worker.execute("INSERT INTO inbox.tombstone VALUES (1, '{}', '1', '2000-01-01')")
         assert worker.execute("SELECT count(*) FROM inbox.prune()").fetchone() == (1,)
-        assert worker.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").fetchone() == (0,)
+        assert worker.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        ).fetchone() == (0,)
 
 
-def test_keys_of_a_projection_are_locked_by_those_who_may_write_it(database: Database, new_attacker: NewAttacker) -> None:
+def test_keys_of_a_projection_are_locked_by_those_who_may_write_it(
+    database: Database, new_attacker: NewAttacker
+) -> None:
     """S24"""
     reader = new_attacker("inbox.grant_read")
     database.execute("CREATE TABLE video (id int PRIMARY KEY, version int)")
@@ -257,7 +265,9 @@ def test_views_show_a_function_only_what_its_owner_may_see(
 ) -> None:
     """S8"""
     consumer = new_attacker("inbox.grant_consume")
-    table, extra = {"dead_letter": ("dead_message", "now()"), "waiting_keys": ("waiting", "now() + interval '1 day'")}[view]
+    table, extra = {"dead_letter": ("dead_message", "now()"), "waiting_keys": ("waiting", "now() + interval '1 day'")}[
+        view
+    ]
     database.execute("SELECT inbox.begin_event('victim', gen_random_uuid())")
     database.execute(RECEIVE, ("victim", EVENT))
     if view == "dead_letter":

@@ -111,7 +111,9 @@ def test_a_message_that_is_too_large_becomes_a_dead_letter(database: Database, c
 def owner(new_database: NewDatabase, new_role: NewRole) -> Iterator[Attacker]:
     database = new_database(extension=False)
     owner = Attacker(database, new_role())
-    database.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database.name), sql.Identifier(owner.role)))
+    database.execute(
+        sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database.name), sql.Identifier(owner.role))
+    )
     owner.execute("CREATE EXTENSION pg_inbox")
     owner.execute("CREATE FUNCTION handler(m inbox.message) RETURNS void LANGUAGE sql AS ''")
     yield owner
@@ -125,7 +127,8 @@ def keeper_has_ended(database: Database) -> None:
 
 def keeper(database: Database) -> object:
     return database.cluster.execute(
-        "SELECT pid, backend_start FROM pg_stat_activity WHERE backend_type = 'pg_outbox keeper' AND datname = %s", (database.name,)
+        "SELECT pid, backend_start FROM pg_stat_activity WHERE backend_type = 'pg_outbox keeper' AND datname = %s",
+        (database.name,),
     )
 
 
@@ -223,7 +226,9 @@ def test_a_schema_of_somebody_else_is_not_installed_into(new_database: NewDataba
     """S5"""
     database = new_database(extension=False)
     role = new_role()
-    database.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(sql.Identifier(database.name), sql.Identifier(role)))
+    database.execute(
+        sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(sql.Identifier(database.name), sql.Identifier(role))
+    )
     squatter = Attacker(database, role)
     squatter.execute(f"""
         CREATE SCHEMA inbox;

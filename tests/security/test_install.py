@@ -74,10 +74,16 @@ def test_a_schema_that_others_may_create_in_is_refused(empty: Database, squatter
 
 def test_a_schema_in_the_place_of_the_internal_one_is_refused(empty: Database, squatter: str) -> None:
     """S5: only the script makes it; it is dropped with the extension, and no dump makes it."""
-    as_squatter(empty, squatter, "CREATE SCHEMA outbox_internal;" + TRAP.replace("outbox.", "outbox_internal.").format(role=squatter))
+    as_squatter(
+        empty,
+        squatter,
+        "CREATE SCHEMA outbox_internal;" + TRAP.replace("outbox.", "outbox_internal.").format(role=squatter),
+    )
     refused(empty, squatter, f'schema outbox_internal belongs to role "{squatter}"')
     empty.execute("ALTER SCHEMA outbox_internal OWNER TO postgres")
-    refused(empty, squatter, r"schema outbox_internal has objects(.|\n)*function outbox_internal\.format\(text,integer\)")
+    refused(
+        empty, squatter, r"schema outbox_internal has objects(.|\n)*function outbox_internal\.format\(text,integer\)"
+    )
     empty.execute("DROP SCHEMA outbox_internal CASCADE; CREATE SCHEMA outbox_internal")
     refused(empty, squatter, 'schema "outbox_internal" already exists')
     empty.execute("DROP SCHEMA outbox_internal")

@@ -55,9 +55,7 @@ def test_policies_and_rules_of_a_table_that_is_adopted_do_not_run_as_the_caller(
     assert database.value("SELECT count(*) FROM outbox.event") == 1
 
 
-def test_a_view_of_the_log_does_not_show_other_events(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_a_view_of_the_log_does_not_show_other_events(database: Database, new_attacker: NewAttacker) -> None:
     """S8"""
     mallory = new_attacker()
     me = mallory.role
@@ -83,9 +81,7 @@ def test_a_view_of_the_log_does_not_show_other_events(
     assert mallory.execute("SELECT what FROM seen WHERE what LIKE '%secret%'") == []
 
 
-def test_progress_of_backfills_does_not_show_those_of_others(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_progress_of_backfills_does_not_show_those_of_others(database: Database, new_attacker: NewAttacker) -> None:
     """S8"""
     mallory, victim = new_attacker("outbox.grant_capture"), new_attacker("outbox.grant_capture")
     me = mallory.role
@@ -104,9 +100,7 @@ def test_progress_of_backfills_does_not_show_those_of_others(
 NOT_JSONB = ['{"n": 1e999999}', '{"s": "\\ud800"}', '{"s": "\\u0000"}', '"\\udc00\\ud800"', "[" * 5000 + "]" * 5000]
 
 
-def test_payloads_that_jsonb_cannot_hold_break_no_view(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_payloads_that_jsonb_cannot_hold_break_no_view(database: Database, new_attacker: NewAttacker) -> None:
     """S22"""
     mallory, reader = new_attacker("outbox.grant_produce", "outbox.grant_capture"), new_attacker()
     views = {"seed_jsonb": "payload", "debezium": "payload", "tutorial": "message", "cqrs": "payload"}
@@ -122,7 +116,9 @@ def test_payloads_that_jsonb_cannot_hold_break_no_view(
         for topic, id in (("a.b", "a1b0a0c0-0000-4000-8000-000000000001"), ("b", "x")):
             mallory.execute("SELECT outbox.enqueue('a', %s, 'b', convert_to(%s, 'UTF8'), 'application/json', topic => %s, event_id => "
                             "CASE %s WHEN 'x' THEN NULL ELSE gen_random_uuid() END)", (id, json, topic, id))  # fmt: skip
-    database.execute("SELECT outbox.enqueue('a', 'a1b0a0c0-0000-4000-8000-000000000002', 'b', '{\"fine\": 1e3}', topic => 'a.b')")
+    database.execute(
+        "SELECT outbox.enqueue('a', 'a1b0a0c0-0000-4000-8000-000000000002', 'b', '{\"fine\": 1e3}', topic => 'a.b')"
+    )
     # A column of type json may hold such a value too.
     mallory.execute("CREATE TABLE t (id uuid PRIMARY KEY, j json)")
     mallory.execute("SELECT outbox.capture('t', aggregate_type => 'a', insert_type => 'b', topic => 'a.b')")
@@ -132,8 +128,13 @@ def test_payloads_that_jsonb_cannot_hold_break_no_view(
         rows = reader.execute(f"SELECT {column}::text FROM {view} WHERE {column}::text LIKE '%fine%'")
         assert rows == ([('{"fine": 1000}',)] if view not in ("tutorial", "tutorial2") else []), view
     shallow = '{"deep": [[["x"]]], "pair": "\\ud83d\\ude00"}'
-    database.execute("SELECT outbox.enqueue('a', 'c', 'b', convert_to(%s, 'UTF8'), 'application/json', topic => 'a.b')", (shallow,))
-    assert database.value("SELECT payload FROM seed_jsonb WHERE aggregateid = 'c'") == {"deep": [[["x"]]], "pair": "\U0001f600"}
+    database.execute(
+        "SELECT outbox.enqueue('a', 'c', 'b', convert_to(%s, 'UTF8'), 'application/json', topic => 'a.b')", (shallow,)
+    )
+    assert database.value("SELECT payload FROM seed_jsonb WHERE aggregateid = 'c'") == {
+        "deep": [[["x"]]],
+        "pair": "\U0001f600",
+    }
 
 
 def test_a_query_on_a_view_can_be_cancelled(database: Database) -> None:

@@ -55,7 +55,9 @@ class Victim:
             self.database.execute(f"GRANT ALL ON SCHEMA inbox TO {self.owner}")
         with self.database.cluster.connect(self.database.name, user=self.owner) as mine:
             if trap == "replaced":
-                mine.execute(f"CREATE OR REPLACE FUNCTION inbox.metrics() RETURNS text LANGUAGE plpgsql AS $$ {strike} $$")
+                mine.execute(
+                    f"CREATE OR REPLACE FUNCTION inbox.metrics() RETURNS text LANGUAGE plpgsql AS $$ {strike} $$"
+                )
             elif trap == "search_path":
                 self.database.execute("CREATE EXTENSION pg_inbox")
                 mine.execute(f"""CREATE SCHEMA trap; GRANT USAGE ON SCHEMA trap TO PUBLIC;
@@ -142,6 +144,8 @@ def test_a_role_with_no_more_than_its_rights_may_look_at_the_databases_of_others
         mine.execute("CREATE EXTENSION pg_inbox")
         mine.execute(f"SELECT inbox.grant_monitor('{monitor}')")
     assert serve("-d", victim.conninfo).up() == {victim.database.name: 0}
-    assert serve("-d", victim.database.cluster.conninfo(victim.database.name, monitor)).up() == {victim.database.name: 1}
+    assert serve("-d", victim.database.cluster.conninfo(victim.database.name, monitor)).up() == {
+        victim.database.name: 1
+    }
     with victim.database.cluster.connect(victim.database.name, user=victim.owner) as mine:
         mine.execute("DROP EXTENSION pg_inbox")

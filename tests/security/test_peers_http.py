@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from certificates import Certificates, make_certificates
-from cluster import MakeCluster, Cluster
+from cluster import Cluster, MakeCluster
 from conftest import create_database
 from database import Database
 from waiting import Stopwatch, wait_until
@@ -44,9 +43,7 @@ def test_a_receiver_over_http_can_do_little(target: Target, http: None, mode: st
 
 
 @pytest.mark.parametrize("mode", [*hostile_tls.MODES, "endless handshake"])
-def test_a_receiver_over_https_can_do_little(
-    target: Target, http: None, certificates: Certificates, mode: str
-) -> None:
+def test_a_receiver_over_https_can_do_little(target: Target, http: None, certificates: Certificates, mode: str) -> None:
     """S12"""
     authority, certificate, key = certificates
     with hostile_tls.open_peer(mode, certificate, key) as peer:

@@ -82,6 +82,8 @@ def test_a_cluster_of_very_many_brokers_is_given_up(target: Target, mode: str) -
         assert 500 < most < 5000
         ok, detail = database.execute("SELECT ok, detail FROM outbox.check_destination('many')")[-1]
         assert not ok and "more than 1000 brokers" in detail
-        wait_until(lambda: int(status_of(f"/proc/{pid}")["Threads"]), lambda count: count < 20, what="its threads to end")
+        wait_until(
+            lambda: int(status_of(f"/proc/{pid}")["Threads"]), lambda count: count < 20, what="its threads to end"
+        )
         assert database.pid("relay", "many") == pid
         database.execute("DROP SERVER many CASCADE")

@@ -31,8 +31,6 @@ LOGIN = {"user": "u", "password": PASSWORD}
 def test_a_broker_can_do_little(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_mqtt.MODES[mode]) as peer:
-        damage = target.suffer(
-            "d", f"mqtt://127.0.0.1:{peer.port}", LOGIN, request_timeout="1s", connect_timeout="1s"
-        )
+        damage = target.suffer("d", f"mqtt://127.0.0.1:{peer.port}", LOGIN, request_timeout="1s", connect_timeout="1s")
     damage.assert_bearable(mode)
     assert PASSWORD not in damage.log + (damage.error or "")

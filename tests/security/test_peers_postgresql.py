@@ -136,7 +136,9 @@ def test_a_superuser_finds_the_traps_of_the_owner_of_a_database(
     receive = f"""CREATE FUNCTION inbox.receive(text, text, uuid[], timestamptz[], int8[], int8[], int4[], uuid[], text[], text[],
                 text[], text[], text[], text[], jsonb[], bytea[]) RETURNS integer LANGUAGE plpgsql AS $$ {strike} $$"""
     if trap == "trigger":
-        victim.execute(f"CREATE EXTENSION pg_inbox; GRANT TRIGGER ON inbox.message TO {owner}; GRANT USAGE ON SCHEMA inbox TO {owner}")
+        victim.execute(
+            f"CREATE EXTENSION pg_inbox; GRANT TRIGGER ON inbox.message TO {owner}; GRANT USAGE ON SCHEMA inbox TO {owner}"
+        )
     with victim.cluster.connect(victim.name, user=owner) as mine:
         if trap == "role":
             mine.execute(f"CREATE SCHEMA inbox; {receive}")

@@ -35,9 +35,7 @@ def target(installation: Installation) -> Iterator[Target]:
 def test_a_server_can_do_little(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_rabbitmq.MODES[mode]) as peer:
-        damage = target.suffer(
-            "d", f"amqp://127.0.0.1:{peer.port}", LOGIN, request_timeout="1s", connect_timeout="1s"
-        )
+        damage = target.suffer("d", f"amqp://127.0.0.1:{peer.port}", LOGIN, request_timeout="1s", connect_timeout="1s")
     damage.assert_bearable(mode)
     assert PASSWORD not in damage.log + (damage.error or "")
 

@@ -51,11 +51,14 @@ def test_a_sentinel_can_do_little(target: Target, mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [("server", "moved to a host that is not allowed"), ("sentinel", "names a host that is not allowed")]
+    ("name", "mode"),
+    [("server", "moved to a host that is not allowed"), ("sentinel", "names a host that is not allowed")],
 )
 def test_a_host_that_is_not_allowed_is_named(target: Target, name: str, mode: str) -> None:
     modes = hostile_redis.SENTINELS if name == "sentinel" else hostile_redis.MODES
     with Peer(modes[mode]) as peer:
         options = {"sentinel": "main"} if name == "sentinel" else {}
-        damage = target.suffer("d", f"redis://127.0.0.1:{peer.port}", request_timeout="1s", connect_timeout="1s", **options)
+        damage = target.suffer(
+            "d", f"redis://127.0.0.1:{peer.port}", request_timeout="1s", connect_timeout="1s", **options
+        )
     assert "169.254.169.254" in (damage.error or "") and "allowed_hosts" in (damage.error or ""), damage.error

@@ -66,9 +66,7 @@ def wait_alive(database: Database, kind: str, count: int, prefix: str = "") -> l
 
 
 def waiting(database: Database, kind: str) -> int:
-    return database.value(
-        "SELECT count(*) FROM outbox.absent_workers() WHERE state = 'waiting' AND kind = %s", (kind,)
-    )
+    return database.value("SELECT count(*) FROM outbox.absent_workers() WHERE state = 'waiting' AND kind = %s", (kind,))
 
 
 def wait_waiting(database: Database, kind: str, count: int) -> None:
@@ -92,7 +90,7 @@ def test_many_subscriptions_leave_room_for_others(cluster: Cluster, database: Da
     wait_alive(database, "processor", QUOTA, "greedy")
     wait_waiting(database, "processor", 30 - QUOTA)
     assert any(
-        reason.startswith(f"processor workers wait for room: {30 - QUOTA}, the first for consumer \"greedy_")
+        reason.startswith(f'processor workers wait for room: {30 - QUOTA}, the first for consumer "greedy_')
         and "Role greedy has as many as outbox.max_workers_per_role (4) allows" in reason
         for reason in no_room(database)
     )
@@ -124,14 +122,10 @@ def test_destinations_count_for_their_owner(database: Database) -> None:
     database.add_destination("own", "null:")
     with session(database, "greedy") as connection:
         for number in range(10):
-            connection.execute(
-                f"CREATE SERVER g{number} FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')"
-            )
+            connection.execute(f"CREATE SERVER g{number} FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
     wait_alive(database, "relay", QUOTA, "g")
     wait_waiting(database, "relay", 10 - QUOTA)
-    states = database.execute(
-        "SELECT DISTINCT state FROM outbox.status WHERE pid IS NULL AND destination LIKE 'g%'"
-    )
+    states = database.execute("SELECT DISTINCT state FROM outbox.status WHERE pid IS NULL AND destination LIKE 'g%'")
     assert states == [("waiting",)]
     database.enqueue()
     database.wait_settled("own")
@@ -149,9 +143,7 @@ def test_backfills_wait_in_line_and_leave_room_for_the_rest_of_their_role(databa
         connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
         connection.execute("INSERT INTO t SELECT generate_series(1, 20)")
         connection.execute("SELECT outbox.capture('t')")
-        connection.execute(
-            "SELECT outbox.backfill('t', batch => 1, max_pending => 1) FROM generate_series(1, 12)"
-        )
+        connection.execute("SELECT outbox.backfill('t', batch => 1, max_pending => 1) FROM generate_series(1, 12)")
     wait_alive(database, "backfill", QUOTA // 2)
     wait_waiting(database, "backfill", 12 - QUOTA // 2)
     ids = [id for (id,) in database.execute("SELECT id FROM outbox.backfill_progress ORDER BY id")]
@@ -219,10 +211,7 @@ def test_checks_do_not_take_all_workers(new_database: NewDatabase) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
         database.add_destination("s", f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x")
         sessions = [database.connect() for _ in range(5)]
-        answers = [
-            pool.submit(session.execute, "SELECT * FROM outbox.check_destination('s')")
-            for session in sessions
-        ]
+        answers = [pool.submit(session.execute, "SELECT * FROM outbox.check_destination('s')") for session in sessions]
         refused = wait_until(
             lambda: [answer for answer in answers if answer.done()], lambda done: len(done) == 1,
             what="one check to be refused",

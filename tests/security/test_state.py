@@ -100,7 +100,6 @@ def test_a_destination_is_followed_by_what_it_is(new_attacker: NewAttacker) -> N
 # -------------------------------------------------------------------------------------------------
 
 
-
 @pytest.mark.parametrize(
     "change, error",
     [

@@ -122,7 +122,9 @@ def test_execute_without_a_grant_of_topics_produces_nothing(new_attacker: NewAtt
     """S14: a deleted row, or one lost in a restore, must only reduce the topics."""
     role, group = new_attacker(), new_attacker()
     to = {"plain": role.role, "of a group": group.role, "public": "PUBLIC"}[way]
-    role.database.execute(f"GRANT USAGE ON SCHEMA outbox, outbox_internal TO {to}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO {to}")
+    role.database.execute(
+        f"GRANT USAGE ON SCHEMA outbox, outbox_internal TO {to}; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox, outbox_internal TO {to}"
+    )
     if way == "of a group":
         role.database.execute(f"GRANT {group.role} TO {role.role}")
     assert topics_enqueued(role) == set()

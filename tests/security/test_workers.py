@@ -233,8 +233,7 @@ HANDLERS = {
 def process_a_message(database: Database, body: str) -> None:
     database.execute("CREATE EXTENSION pg_inbox")
     database.execute(
-        f"CREATE FUNCTION public.handle(m inbox.message) RETURNS void LANGUAGE plpgsql "
-        f"AS $$ BEGIN {body}; END $$"
+        f"CREATE FUNCTION public.handle(m inbox.message) RETURNS void LANGUAGE plpgsql AS $$ BEGIN {body}; END $$"
     )
     database.execute("SELECT inbox.subscribe('c', '*', 'public.handle')")
     database.execute(
@@ -302,9 +301,7 @@ def test_a_relay_ends_in_the_middle_of_a_large_window(database: Database) -> Non
     database.wait_settled()
 
 
-def test_a_relay_ends_while_receivers_are_silent(
-    database: Database, receiver: Receiver, http: None
-) -> None:
+def test_a_relay_ends_while_receivers_are_silent(database: Database, receiver: Receiver, http: None) -> None:
     """S13"""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

@@ -40,7 +40,9 @@ QUERIES = [
     "FROM pg_proc AS p WHERE p.pronamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Types
     "SELECT pg_describe_object('pg_type'::regclass, t.oid, 0), concat_ws(' | ', t.typtype, t.typnotnull, t.typbasetype::regtype, "
-    "t.typowner::regrole, obj_description(t.oid, 'pg_type'), " + ACL.format("coalesce(t.typacl, acldefault('T', t.typowner))") + ") "
+    "t.typowner::regrole, obj_description(t.oid, 'pg_type'), "
+    + ACL.format("coalesce(t.typacl, acldefault('T', t.typowner))")
+    + ") "
     "FROM pg_type AS t WHERE t.typnamespace::regnamespace::text IN ('{0}', '{0}_internal')",
     # Triggers, without those of constraints
     "SELECT pg_describe_object('pg_trigger'::regclass, t.oid, 0), concat_ws(' | ', pg_get_triggerdef(t.oid), t.tgenabled, "
@@ -55,7 +57,9 @@ QUERIES = [
     + ACL.format("coalesce(n.nspacl, acldefault('n', n.nspowner))")
     + ") FROM pg_namespace AS n WHERE n.nspname IN ('{0}', '{0}_internal')",
     "SELECT 'wrapper ' || f.fdwname, concat_ws(' | ', f.fdwhandler::regproc, f.fdwvalidator::regproc, f.fdwoptions, "
-    "obj_description(f.oid, 'pg_foreign_data_wrapper'), " + ACL.format("coalesce(f.fdwacl, acldefault('F', f.fdwowner))") + ") "
+    "obj_description(f.oid, 'pg_foreign_data_wrapper'), "
+    + ACL.format("coalesce(f.fdwacl, acldefault('F', f.fdwowner))")
+    + ") "
     "FROM pg_foreign_data_wrapper AS f WHERE f.fdwname = 'pg_{0}'",
     # The extension
     "SELECT 'member ' || pg_describe_object(d.classid, d.objid, d.objsubid), d.deptype "

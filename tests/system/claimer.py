@@ -76,9 +76,7 @@ class Claimer:
 
     def give_up(self, connection: psycopg.Connection, message: Message, error: str) -> None:
         try:
-            connection.execute(
-                "SELECT inbox.fail(%s, %s, %s)", (message.token, message.event_id, error)
-            )
+            connection.execute("SELECT inbox.fail(%s, %s, %s)", (message.token, message.event_id, error))
         except psycopg.Error as lost:  # the lease may have ended while it was handled
             if lost.sqlstate != LEASE_LOST:
                 raise
@@ -87,9 +85,7 @@ class Claimer:
         if message.key == "deadly":
             os.kill(os.getpid(), signal.SIGKILL)
         with connection.transaction():
-            row = connection.execute(
-                "SELECT inbox.complete(%s, %s)", (message.token, message.event_id)
-            ).fetchone()
+            row = connection.execute("SELECT inbox.complete(%s, %s)", (message.token, message.event_id)).fetchone()
             if row == (False,):
                 return  # a duplicate
             connection.execute(

@@ -103,9 +103,7 @@ def make_directory(purpose: str) -> Path:
 
 
 def run(command: list[str], **keywords: object) -> str:
-    result = subprocess.run(
-        command, cwd="/", text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **keywords
-    )
+    result = subprocess.run(command, cwd="/", text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **keywords)
     assert result.returncode == 0, f"{' '.join(command)}:\n{result.stdout}"
     return result.stdout
 
@@ -134,8 +132,14 @@ class Installation:
             self.settings = self.settings_to_find_extension()
             self.template = self.directory / "data"
             self.run_program(
-                "initdb", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8",
-                f"--username={SUPERUSER}", "-D", str(self.template),
+                "initdb",
+                "--auth=trust",
+                "--no-sync",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+                f"--username={SUPERUSER}",
+                "-D",
+                str(self.template),
             )
         except BaseException:
             self.remove()
@@ -157,8 +161,7 @@ class Installation:
     def settings_to_find_extension(self) -> dict[str, str]:
         """Returns settings with which this server finds extensions and modules in the stage."""
         known = {
-            line.split("\t")[0]
-            for line in run([str(self.bin_directory / "postgres"), "--describe-config"]).split("\n")
+            line.split("\t")[0] for line in run([str(self.bin_directory / "postgres"), "--describe-config"]).split("\n")
         }
         if "extension_destdir" in known:  # Debian's patch
             return {
@@ -192,7 +195,7 @@ class Installation:
 class Cluster:
     """One server, which is not started by the constructor."""
 
-    all: list["Cluster"] = []  # those whose log is still to be checked
+    all: list[Cluster] = []  # those whose log is still to be checked
 
     def __init__(
         self,
@@ -229,11 +232,7 @@ class Cluster:
             "unix_socket_directories": str(self.directory),
         }
         path = self.data / "test.conf"
-        path.write_text(
-            "".join(
-                f"{name} = '{quoted(value)}'\n" for name, value in {**self.settings, **own}.items()
-            )
-        )
+        path.write_text("".join(f"{name} = '{quoted(value)}'\n" for name, value in {**self.settings, **own}.items()))
         path.chmod(0o644)
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -263,7 +262,7 @@ class Cluster:
         assert self.process is not None, "the server is not running"
         return self.process.pid
 
-    def start(self, *arguments: str) -> "Cluster":
+    def start(self, *arguments: str) -> Cluster:
         assert self.process is None
         for _ in range(3):  # somebody may take the port between our choice and its use
             self.port = self.port or free_port()
@@ -355,16 +354,14 @@ class Cluster:
         with self.connect() as connection:
             assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
 
-    def make_standby(self, settings: Mapping[str, str] | None = None) -> "Cluster":
+    def make_standby(self, settings: Mapping[str, str] | None = None) -> Cluster:
         """Returns a streaming standby of this server, which is not started."""
         base_backup = [
             str(self.installation.bin_directory / "pg_basebackup"), "-h", str(self.directory),
             "-p", str(self.port), "-U", SUPERUSER, "-X", "stream", "-c", "fast", "-R", "--no-sync",
             "-D",
         ]  # fmt: skip
-        return Cluster(
-            self.installation, {**self.settings, **(settings or {})}, data_from=base_backup
-        )
+        return Cluster(self.installation, {**self.settings, **(settings or {})}, data_from=base_backup)
 
     # ---- connections ----------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from receiver import Receiver
 from shares import file_of, make_scheduler, parameters_of
 from waiting import wait_until
 
-
 # -------------------------------------------------------------------------------------------------
 # Servers
 # -------------------------------------------------------------------------------------------------

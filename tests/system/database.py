@@ -16,7 +16,6 @@ from cluster import SQL_EDITION, Cluster, run
 from outbox_relay import OutboxRelay
 from waiting import wait_until
 
-
 # Whether destinations are served by outbox-relay instead of workers of the server. Tests with the mark
 # `worker` are left out then.
 OUTSIDE = SQL_EDITION or os.environ.get("OUTBOX_TEST_RELAY") == "outside"
@@ -149,7 +148,9 @@ class Database:
             return
         present = {
             option.partition("=")[0]
-            for (option,) in self.execute("SELECT unnest(srvoptions) FROM pg_foreign_server WHERE srvname = %s", (name,))
+            for (option,) in self.execute(
+                "SELECT unnest(srvoptions) FROM pg_foreign_server WHERE srvname = %s", (name,)
+            )
         }
         changes = [
             sql.SQL("DROP {}").format(sql.Identifier(key)) if value is None
@@ -169,7 +170,9 @@ class Database:
         if self.name not in running_relays(self.cluster):
             options = 'lease = "5s"'
             user = EDITION_RELAY if SQL_EDITION else "postgres"
-            running_relays(self.cluster)[self.name] = OutboxRelay(self.cluster, self.name, options=options, user=user).start()
+            running_relays(self.cluster)[self.name] = OutboxRelay(
+                self.cluster, self.name, options=options, user=user
+            ).start()
 
     def keep(self) -> None:
         """Starts a relay on the SQL edition if no destination has one: without a keeper, a relay maintains the log."""
@@ -189,9 +192,7 @@ class Database:
 
     # ---- events ---------------------------------------------------------------------------------
 
-    def enqueue(
-        self, key: str = "a", count: int = 1, *, first: int = 1, topic: str | None = None
-    ) -> list[str]:
+    def enqueue(self, key: str = "a", count: int = 1, *, first: int = 1, topic: str | None = None) -> list[str]:
         """Enqueues versions `first`, ... of the item `key`, in one transaction; returns the ids."""
         return enqueue(self.connection, key, count, first=first, topic=topic)
 
@@ -205,9 +206,7 @@ class Database:
 
     def published(self, destination: str = "d") -> int:
         """Returns events confirmed so far, also to earlier relays."""
-        return self.value(
-            "SELECT published FROM outbox.status WHERE destination = %s", (destination,)
-        )
+        return self.value("SELECT published FROM outbox.status WHERE destination = %s", (destination,))
 
     def wait_published(self, count: int, destination: str = "d", *, timeout: float = 60) -> None:
         """Waits until the destination has confirmed exactly this number of events."""
@@ -256,9 +255,7 @@ class Database:
     # ---- workers --------------------------------------------------------------------------------
 
     def status(self, destination: str = "d") -> dict[str, Any]:
-        cursor = self.connection.execute(
-            "SELECT * FROM outbox.status WHERE destination = %s", (destination,)
-        )
+        cursor = self.connection.execute("SELECT * FROM outbox.status WHERE destination = %s", (destination,))
         row = cursor.fetchone()
         assert row is not None, f"no destination {destination} in outbox.status"
         return dict(zip([column.name for column in cursor.description or []], row))
@@ -279,11 +276,7 @@ class Database:
             )  # fmt: skip
             return running_relays(self.cluster)[self.name].pid if served else None
         for worker in self.workers():
-            if (
-                worker.kind == kind
-                and worker.state != "starting"
-                and (name is None or worker.name == name)
-            ):
+            if worker.kind == kind and worker.state != "starting" and (name is None or worker.name == name):
                 return worker.pid
         return None
 

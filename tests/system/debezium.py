@@ -94,7 +94,7 @@ class Debezium:
         self.properties.write_text("".join(f"{name}={value}\n" for name, value in pairs.items()))
         self.output.touch()
 
-    def start(self) -> "Debezium":
+    def start(self) -> Debezium:
         """Starts the engine; returns when it reads."""
         assert self.process is None
         command = [*java(), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{LIBRARIES}:{LIBRARIES}/*",

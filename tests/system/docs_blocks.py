@@ -91,8 +91,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/client/rabbitmq.md": {
         "rabbitmqadmin declare queue name=video.events durable=true "
-        """arguments='{"x-queue-type": "quorum", "x-single-active-consumer": true}'""":
-            RABBITMQ,
+        """arguments='{"x-queue-type": "quorum", "x-single-active-consumer": true}'""": RABBITMQ,
     },
     "docs/destinations/nats.md": {
         "nats stream add ORDERS --subjects 'order.events.>' --storage file --replicas 3 --dupe-window 10m "
@@ -219,7 +218,10 @@ EVERYWHERE = [
 ]
 SUBSTITUTES: dict[str, list[tuple[str, str]]] = {
     # It is not to be finished before it is paused.
-    "docs/backfill.md": [(r"rate => 20000", "rate => 1"), (r"\(42\)", "((SELECT max(id) FROM outbox.backfill_progress))")],
+    "docs/backfill.md": [
+        (r"rate => 20000", "rate => 1"),
+        (r"\(42\)", "((SELECT max(id) FROM outbox.backfill_progress))"),
+    ],
     "docs/delivery.md": [
         (r"cancel_replay\(17\)", "cancel_replay((SELECT max(id) FROM outbox.replay_progress))"),
     ],
@@ -239,7 +241,10 @@ SUBSTITUTES: dict[str, list[tuple[str, str]]] = {
             f"fail((SELECT token FROM claimed LIMIT 1), {OTHER_EVENT}, 'no such video', 'P0002'",
         ),
         (r"begin_event\('catalog', :event_id, :source", "begin_event('service', gen_random_uuid(), 'shop'"),
-        (r"save_offset\('catalog', 'videos', :message_id, :publish_time", "save_offset('service', 'videos', 'm1', now()"),
+        (
+            r"save_offset\('catalog', 'videos', :message_id, :publish_time",
+            "save_offset('service', 'videos', 'm1', now()",
+        ),
         (r":event_id, timeout => '2 seconds'", "gen_random_uuid(), timeout => '0.1 seconds'"),
         (r"7, timeout => '2 seconds'", "7, timeout => '0.1 seconds'"),
     ],

@@ -62,9 +62,7 @@ class Fetcher:
             if self.random.random() < STALLED:
                 return  # without settling, so that the lease runs out
             if self.random.random() < REFUSED:
-                behind = connection.execute(
-                    "SELECT outbox.nack(%s, %s, 'no')", (token, event_id)
-                ).fetchall()
+                behind = connection.execute("SELECT outbox.nack(%s, %s, 'no')", (token, event_id)).fetchall()
                 skipped.update(row[0] for row in behind)
                 continue
             os.write(self.sent, f"{event_id}\n".encode())

@@ -39,9 +39,7 @@ class Nginx:
             self.process = subprocess.Popen(
                 [PROGRAM, "-e", str(self.root / "error.log"), "-c", str(self.root / "nginx.conf")]
             )
-            wait_until(
-                lambda: self.process.poll() is not None or self.answers(), what="nginx to answer"
-            )
+            wait_until(lambda: self.process.poll() is not None or self.answers(), what="nginx to answer")
             if self.process.poll() is None:
                 return
         raise AssertionError(f"nginx did not start:\n{(self.root / 'error.log').read_text()}")

@@ -82,7 +82,11 @@ class OutboxRelay:
         port = port or (wire.port if wire else cluster.port)
         lines = [f'name = "{name}"', options]
         for database in databases:
-            lines += [f"[databases.{database}]", f'url = "postgresql://{user}@127.0.0.1:{port}/{database}"', of_database]
+            lines += [
+                f"[databases.{database}]",
+                f'url = "postgresql://{user}@127.0.0.1:{port}/{database}"',
+                of_database,
+            ]
         self.configuration = self.directory / "relay.toml"
         self.configuration.write_text("\n".join(lines) + "\n")
         self.log = self.directory / "log"
@@ -107,7 +111,9 @@ class OutboxRelay:
 
     def kill(self) -> None:
         assert self.process is not None
-        assert self.process.poll() is None, f"{self.name} has ended by itself ({self.process.returncode}):\n{self.text()[-5000:]}"
+        assert self.process.poll() is None, (
+            f"{self.name} has ended by itself ({self.process.returncode}):\n{self.text()[-5000:]}"
+        )
         self.process.kill()
         self.process.wait()
 
@@ -116,7 +122,7 @@ class OutboxRelay:
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
-        wait_until(lambda: state_of(self.pid), lambda state: state not in "T", what="the relay to go on")
+        wait_until(lambda: state_of(self.pid), lambda state: state != "T", what="the relay to go on")
 
     def end(self, timeout: float = 60) -> int:
         """Asks it to end, and returns its exit code."""

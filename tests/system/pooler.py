@@ -18,7 +18,9 @@ def keeps_statements() -> bool:
     """Whether this version can keep prepared statements of its clients."""
     if PROGRAM is None:
         return False
-    version = re.search(r"PgBouncer (\d+)\.(\d+)", subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout)
+    version = re.search(
+        r"PgBouncer (\d+)\.(\d+)", subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
+    )
     return version is not None and (int(version[1]), int(version[2])) >= (1, 21)
 
 

@@ -84,9 +84,7 @@ def events_of(request: Request) -> list[Event]:
     if content_type.startswith("application/cloudevents+json"):
         return [json_event(request.json(), request)]
     attributes = {
-        name[3:]: urllib.parse.unquote(value)
-        for name, value in request.headers.items()
-        if name.startswith("ce-")
+        name[3:]: urllib.parse.unquote(value) for name, value in request.headers.items() if name.startswith("ce-")
     }
     return [Event(attributes["id"], attributes, request.body, request)]
 
@@ -99,7 +97,7 @@ def json_event(item: dict[str, Any], request: Request) -> Event:
 @dataclass
 class Rule:
     predicate: Callable[[Request], bool]
-    behave: "Behaviour"
+    behave: Behaviour
     times: int | None  # number of times that it still applies; None for always
     met: list[Request] = field(default_factory=list)
 
@@ -107,7 +105,7 @@ class Rule:
 class Exchange:
     """One request and the connection its answer goes to."""
 
-    def __init__(self, request: Request, connection: "_Connection") -> None:
+    def __init__(self, request: Request, connection: _Connection) -> None:
         self.request = request
         self._connection = connection
 
@@ -157,9 +155,7 @@ class Receiver:
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
 
-    def on(
-        self, predicate: Callable[[Request], bool], behave: Behaviour, *, times: int | None = None
-    ) -> Rule:
+    def on(self, predicate: Callable[[Request], bool], behave: Behaviour, *, times: int | None = None) -> Rule:
         """Adds a rule for requests that match the predicate; the first matching rule applies."""
         rule = Rule(predicate, behave, times)
         self._rules = [*self._rules, rule]
@@ -213,9 +209,7 @@ class Receiver:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
 
     async def _start_listening(self) -> None:
-        self._server = await self._loop.create_server(
-            lambda: _Connection(self), self.address, self.port, backlog=512
-        )
+        self._server = await self._loop.create_server(lambda: _Connection(self), self.address, self.port, backlog=512)
         self.port = self._server.sockets[0].getsockname()[1]
         self._leave_place()
 

@@ -13,7 +13,10 @@ class Served:
 
     def __init__(self, program: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [program, "serve", "--listen", "127.0.0.1:0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [program, "serve", "--listen", "127.0.0.1:0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout
         self.url = self.process.stdout.readline().split()[-1].rsplit("/", 1)[0]

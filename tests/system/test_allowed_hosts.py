@@ -13,7 +13,9 @@ from database import Database, NewDatabase
 from receiver import Receiver, answer, everything, path
 from waiting import stays, wait_until
 
-REFUSAL = re.compile(r'^address (\S+) of host "(.*)" is not allowed; (?:add \'\S+\' to|set) outbox\.allowed_hosts(?: to \'default, \S+\')?$')
+REFUSAL = re.compile(
+    r'^address (\S+) of host "(.*)" is not allowed; (?:add \'\S+\' to|set) outbox\.allowed_hosts(?: to \'default, \S+\')?$'
+)
 
 # Where a receiver on 127.0.0.1 is reached.
 SPELLINGS = (
@@ -104,9 +106,7 @@ def test_the_loopback_of_ipv6_is_refused_unless_allowed(
     db.wait_published(1, "long")
 
 
-def test_a_name_is_allowed_wherever_it_is(
-    new_database: NewDatabase, receiver: Receiver, http: None
-) -> None:
+def test_a_name_is_allowed_wherever_it_is(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     db = new_database({"outbox.allowed_hosts": "example.com, *.example.org, 192.0.2.0/24"})
     cluster = db.cluster
     db.add_destination("name", receiver.url("/name", "localhost"))
@@ -124,9 +124,7 @@ def test_a_name_is_allowed_wherever_it_is(
     assert {request.target for request in receiver.requests} == {"/name"}
 
 
-def test_a_host_that_is_allowed_no_more_is_left(
-    new_database: NewDatabase, receiver: Receiver, http: None
-) -> None:
+def test_a_host_that_is_allowed_no_more_is_left(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     db = new_database({"outbox.allowed_hosts": "127.0.0.1"})
     cluster = db.cluster
     db.add_destination("d", receiver.url())
@@ -156,9 +154,7 @@ def test_a_redirect_leads_nowhere(
         db.add_destination(name, receiver.url(f"/{name}"))
     db.enqueue()
     for name in ("a", "b"):
-        status = wait_until(
-            lambda: db.status(name), lambda s: s["failures"] >= 2, what=f"{name} to fail twice"
-        )
+        status = wait_until(lambda: db.status(name), lambda s: s["failures"] >= 2, what=f"{name} to fail twice")
         assert "(redirects are not followed)" in status["last_error"]
     assert reserved.connections == 0
 

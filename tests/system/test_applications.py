@@ -95,9 +95,7 @@ def roles_go(shared_cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture(params=APPLICATIONS)
-def services(
-    request: pytest.FixtureRequest, roles_go: None, new_database: NewDatabase, tmp_path: Path
-) -> Services:
+def services(request: pytest.FixtureRequest, roles_go: None, new_database: NewDatabase, tmp_path: Path) -> Services:
     application = APPLICATIONS[request.param]
     if missing := application.needs():
         pytest.skip(f"NOT TESTED: {missing} is not there; scripts/test.sh installs it")

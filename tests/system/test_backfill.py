@@ -135,7 +135,7 @@ def test_keys_of_several_columns_and_any_type(source: Database, batch: int) -> N
     """As many rows share each first column, batches end in the middle of them."""
     source.execute(
         "CREATE TYPE size AS ENUM ('small', 'large', 'huge');"
-        "CREATE DOMAIN code AS varchar(8) COLLATE \"C\";"
+        'CREATE DOMAIN code AS varchar(8) COLLATE "C";'
         "CREATE TABLE item (part size, at timestamptz, code code, price numeric(9,2), tags text[], note text,"
         " PRIMARY KEY (part, at, code, price, tags) INCLUDE (note));"
         "INSERT INTO item SELECT (enum_range(NULL::size))[1 + n % 3], '2020-01-01 10:00+02'::timestamptz + (n % 2) * interval '1 us',"
@@ -301,7 +301,7 @@ class Pair:
         items = self.source.execute("SELECT id, title FROM item ORDER BY id")
         for copy in ("by_version", "in_order"):
             wait_until(
-                lambda: self.target.execute(f"SELECT id, title FROM {copy} ORDER BY id"),  # noqa: B023
+                lambda: self.target.execute(f"SELECT id, title FROM {copy} ORDER BY id"),
                 lambda rows: rows == items, timeout=60, what=f"{copy} to have the rows of the table",
             )  # fmt: skip
 
@@ -313,7 +313,9 @@ def terminate_worker(database: Database) -> None:
 
 @pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "unversioned"])
 @pytest.mark.parametrize(
-    "kills", [0, pytest.param(2, marks=pytest.mark.extension("there it has no process of its own"))], ids=["calm", "killed"]
+    "kills",
+    [0, pytest.param(2, marks=pytest.mark.extension("there it has no process of its own"))],
+    ids=["calm", "killed"],
 )
 def test_copies_end_equal(source: Database, new_database: NewDatabase, versioned: bool, kills: int) -> None:
     pair = Pair(source, new_database(extension=False), 1500, versioned)
@@ -321,7 +323,7 @@ def test_copies_end_equal(source: Database, new_database: NewDatabase, versioned
         id = start(source, batch=25, rate=600)
         for kill in range(kills):
             enough = (kill + 1) * 1500 // (kills + 1)
-            wait_for(source, id, lambda row: row["rows_done"] >= enough, f"{enough} rows")  # noqa: B023
+            wait_for(source, id, lambda row: row["rows_done"] >= enough, f"{enough} rows")
             terminate_worker(source)
         wait_ended(source, id, timeout=60)
     pair.expect_equal()
@@ -348,7 +350,7 @@ def test_a_killed_worker_leaves_nothing_out_and_does_nothing_twice(source: Datab
     make_items(source, 500)
     id = start(source, batch=10, rate=400)
     for rows in (100, 300):
-        wait_for(source, id, lambda row: row["rows_done"] >= rows, f"{rows} rows")  # noqa: B023
+        wait_for(source, id, lambda row: row["rows_done"] >= rows, f"{rows} rows")
         terminate_worker(source)
     wait_ended(source, id)
     assert snapshots(source) == keys(1, 500)
@@ -371,7 +373,9 @@ def test_rows_that_are_locked_for_long_come_last(source: Database) -> None:
         other.commit()
     assert wait_ended(source, id)["locked_rows"] == 0
     assert snapshots(source)[297:] in (["5", "150"], ["150", "5"])
-    payload = "SELECT convert_from(payload, 'UTF8')::jsonb ->> 'title' FROM outbox.event WHERE event_type = 'ItemSnapshot'"
+    payload = (
+        "SELECT convert_from(payload, 'UTF8')::jsonb ->> 'title' FROM outbox.event WHERE event_type = 'ItemSnapshot'"
+    )
     assert source.execute(payload + " AND aggregate_id IN ('5', '150')") == [("new",), ("new",)]
 
 
@@ -595,7 +599,9 @@ def test_arguments_that_make_no_sense(source: Database, arguments: str, error: s
     "destination, error",
     [(None, 'no destination selects topic "item.events"'), ("d", 'destination "d" does not select topic "item.events"')],
 )  # fmt: skip
-def test_a_backfill_that_no_destination_selects_is_refused(source: Database, destination: str | None, error: str) -> None:
+def test_a_backfill_that_no_destination_selects_is_refused(
+    source: Database, destination: str | None, error: str
+) -> None:
     make_items(source, 1)
     source.change_destination("d", topics="other.*")
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match=error):
@@ -660,9 +666,7 @@ def test_only_the_owner_of_the_table_may_backfill(source: Database, roles: dict[
         with pytest.raises(errors.InsufficientPrivilege, match="is not owner of table"):
             connection.execute("SELECT outbox.backfill('item')")
         with pytest.raises(errors.CheckViolation):
-            connection.execute(
-                f"SELECT outbox_internal.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')"
-            )
+            connection.execute(f"SELECT outbox_internal.add_backfill('item', NULL, 1, NULL, 1, '{roles['owner']}')")
         source.execute(f"SET ROLE {roles['owner']}")
         id = start(source, rate=50, batch=5)
         source.execute("RESET ROLE")
@@ -742,9 +746,9 @@ def tool(source: Database, installation: Installation) -> Tool:
 def test_outboxctl_starts_one_and_watches_it(source: Database, tool: Tool) -> None:
     make_items(source, 1000)
     source.add_destination("new", "null:")
-    assert tool.run("start", "item", "--destination", "new", "--rate", "200", "--batch", "50", "--max-pending", "9000") == (
-        "backfill 1 started; outboxctl backfill watch 1\n"
-    )
+    assert tool.run(
+        "start", "item", "--destination", "new", "--rate", "200", "--batch", "50", "--max-pending", "9000"
+    ) == ("backfill 1 started; outboxctl backfill watch 1\n")
     assert source.execute("SELECT batch, rate, max_pending FROM outbox.backfill_task") == [(50, 200, 9000)]
     wait_for(source, 1, lambda row: row["rate"] and row["waiting_for"] == "its rate", "a worker at work")
     lines = tool.run("watch", "1").splitlines()

@@ -35,7 +35,9 @@ WAYS = {
     "partitions": "exclude => '{version}'",
 }
 
-TABLE = "CREATE TABLE item (id int PRIMARY KEY, title text, published boolean NOT NULL, version bigint NOT NULL DEFAULT 1)"
+TABLE = (
+    "CREATE TABLE item (id int PRIMARY KEY, title text, published boolean NOT NULL, version bigint NOT NULL DEFAULT 1)"
+)
 
 PROJECTION = """
     CREATE EXTENSION pg_inbox;
@@ -164,7 +166,9 @@ def test_no_code_of_an_owner_runs_with_other_rights(people: People) -> None:  # 
     with people.connect(owner) as mine:
         mine.execute("CREATE TABLE own.item (id int PRIMARY KEY)")
         for arguments in ("int", "regclass, regclass", "oid, oid"):
-            mine.execute(f"CREATE FUNCTION own.told({arguments}) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $${says}$$")
+            mine.execute(
+                f"CREATE FUNCTION own.told({arguments}) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $${says}$$"
+            )
         for type in ("regclass", "oid"):
             mine.execute(f"CREATE OPERATOR own.= (LEFTARG = {type}, RIGHTARG = {type}, FUNCTION = own.told)")
         # What is IMMUTABLE is run when an expression is planned: also by the event trigger of ALTER TABLE.
@@ -215,8 +219,12 @@ def test_captures_go_with_a_dump(database: Database, new_database: NewDatabase) 
         CREATE TABLE cat () INHERITS (animal);
         CREATE TABLE owner (id int PRIMARY KEY, animal int REFERENCES animal);
     """)
-    database.execute("SELECT outbox.capture('video', exclude => '{secret}', condition => 'n > 0', headers => '{\"n\": \"n\"}')")
-    database.execute("SELECT outbox.capture('day', aggregate_id => '{id}', on_truncate => 'announce', fire => 'always')")
+    database.execute(
+        "SELECT outbox.capture('video', exclude => '{secret}', condition => 'n > 0', headers => '{\"n\": \"n\"}')"
+    )
+    database.execute(
+        "SELECT outbox.capture('day', aggregate_id => '{id}', on_truncate => 'announce', fire => 'always')"
+    )
     database.execute("SELECT outbox.capture('animal', condition => 'alive', fire => 'always')")
     database.execute("INSERT INTO video VALUES (1, 'a', 'secret', 5); INSERT INTO cat VALUES (1, 'cat')")
     copy = new_database(extension=False)

@@ -68,7 +68,10 @@ def test_an_address_that_is_not_allowed(new_database: NewDatabase, receiver: Rec
     db.add_destination("tls", receiver.url().replace("http:", "https:"))
     for name in ("d", "tls"):
         error = check_failure(db, "address", name)
-        assert error == """address 127.0.0.1 of host "127.0.0.1" is not allowed; set outbox.allowed_hosts to 'default, 127.0.0.1'"""
+        assert (
+            error
+            == """address 127.0.0.1 of host "127.0.0.1" is not allowed; set outbox.allowed_hosts to 'default, 127.0.0.1'"""
+        )
     assert receiver.connections == 0
 
 
@@ -127,7 +130,11 @@ def test_a_server_that_answers_https_in_plain_http(database: Database, http: Non
         database.add_destination("d", f"https://127.0.0.1:{server.getsockname()[1]}/")
         assert check_failure(database, "tls").startswith(said)
         database.enqueue("a")
-        wait_until(lambda: database.status()["last_error"], lambda error: error and error.startswith(said), what="the relay to say it")
+        wait_until(
+            lambda: database.status()["last_error"],
+            lambda error: error and error.startswith(said),
+            what="the relay to say it",
+        )
         server.shutdown(socket.SHUT_RDWR)
 
 
@@ -370,9 +377,7 @@ def test_a_session_that_is_ended_ends_the_check(
     connection.close()
 
 
-def test_an_error_that_is_caught_ends_the_check(
-    database: Database, hanging: Callable[[Database], None]
-) -> None:
+def test_an_error_that_is_caught_ends_the_check(database: Database, hanging: Callable[[Database], None]) -> None:
     hanging(database)
     database.execute("SET statement_timeout = '500ms'")
     database.execute(
@@ -441,9 +446,7 @@ def test_a_database_that_cannot_be_dropped_is_checked_on(
     connection.close()
 
 
-def test_the_server_stops_while_a_check_hangs(
-    make_cluster: MakeCluster, hanging: Callable[[Database], None]
-) -> None:
+def test_the_server_stops_while_a_check_hangs(make_cluster: MakeCluster, hanging: Callable[[Database], None]) -> None:
     cluster = make_cluster()
     db = create_database(cluster)
     hanging(db)
@@ -472,9 +475,7 @@ def test_sessions_never_see_the_libraries(database: Database, receiver: Receiver
     assert "libcurl" not in maps
 
 
-def test_a_standby_can_check_before_it_is_promoted(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_a_standby_can_check_before_it_is_promoted(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     primary = make_cluster()
     create_database(primary).add_destination("d", receiver.url())
     standby = primary.make_standby()
@@ -509,8 +510,10 @@ def add_pubsub(database: Database, receiver: Receiver, mapping: str = "token 's3
         ((403, DENIED), (200, MAY_PUBLISH), True, "it may be published to"),
         ((403, DENIED), (200, b"{}"), False, "PERMISSION_DENIED: User not authorized."),
         (
-            (404, NOT_FOUND), None, False,
-            "NOT_FOUND: Resource not found (resource=x). (create it, or set the option \"create_topics\")",
+            (404, NOT_FOUND),
+            None,
+            False,
+            'NOT_FOUND: Resource not found (resource=x). (create it, or set the option "create_topics")',
         ),
         ((401, UNKNOWN_USER), None, False, "UNAUTHENTICATED: Who?"),
         ((503, b"busy"), None, False, "UNAVAILABLE: HTTP 503: busy"),
@@ -548,9 +551,7 @@ def test_a_topic_that_would_be_created(database: Database, receiver: Receiver) -
     )  # fmt: skip
 
 
-def test_topics_are_found_in_the_option_the_log_and_the_argument(
-    database: Database, receiver: Receiver
-) -> None:
+def test_topics_are_found_in_the_option_the_log_and_the_argument(database: Database, receiver: Receiver) -> None:
     receiver.on(everything, answer(404, body=NOT_FOUND))
     add_pubsub(database, receiver, topic="{topic}-{event_type}", topics="video.*, user")
 
@@ -584,9 +585,7 @@ KEYS = "access_key_id 'AKIAIOSFODNN7EXAMPLE', secret_access_key 's3cret', sessio
 ARN = "arn:aws:sns:eu-west-1:123456789012:video-events"
 
 
-def add_aws(
-    database: Database, receiver: Receiver, place: str, mapping: str = KEYS, **options: str
-) -> None:
+def add_aws(database: Database, receiver: Receiver, place: str, mapping: str = KEYS, **options: str) -> None:
     database.add_destination("d", f"{place}?endpoint=http://127.0.0.1:{receiver.port}", **options)
     database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
 
@@ -662,9 +661,7 @@ def summary(**members: object) -> bytes:
         ),
     ],
 )
-def test_a_stream_of_kinesis(
-    database: Database, receiver: Receiver, body: bytes, expected: tuple[bool, str]
-) -> None:
+def test_a_stream_of_kinesis(database: Database, receiver: Receiver, body: bytes, expected: tuple[bool, str]) -> None:
     receiver.on(everything, answer(200, body=body))
     add_aws(database, receiver, "kinesis://eu-west-1")
     assert check(database, topic="video.events")['stream "video.events"'] == expected

@@ -70,7 +70,7 @@ class Client:
         assert found.status == 200, found.text
         return found.json()
 
-    def log_in(self, token: str = TOKEN) -> "Client":
+    def log_in(self, token: str = TOKEN) -> Client:
         done = self.ask("POST", "/console/login", {"token": token})
         assert (done.status, done.headers["Location"]) == (303, "/console"), done.text
         self.cookie = done.headers["Set-Cookie"].split(";")[0]
@@ -104,7 +104,9 @@ class Console:
 
     def dead_letter(self) -> str:
         event_id = self.enqueue()
-        wait_until(lambda: self.database.value("SELECT count(*) FROM outbox.dead_letter"), what="the event to be given up")
+        wait_until(
+            lambda: self.database.value("SELECT count(*) FROM outbox.dead_letter"), what="the event to be given up"
+        )
         return event_id
 
 
@@ -122,7 +124,10 @@ def console(shared_cluster: Cluster, new_database: NewDatabase, installation: In
     receiver.on(everything, answer(413))
     database.add_destination("hook", receiver.url())
     console = Console(
-        database, str(installation.build / "tools/outboxctl/outboxctl"), shared_cluster.conninfo(database.name), tmp_path
+        database,
+        str(installation.build / "tools/outboxctl/outboxctl"),
+        shared_cluster.conninfo(database.name),
+        tmp_path,
     )
     yield console
     for served in console.served:
@@ -168,7 +173,9 @@ def test_a_wrong_token_is_refused(console: Console) -> None:
 
 def test_the_cookie_is_for_this_site_and_not_for_scripts(console: Console) -> None:
     done = Client(console.serve()).ask("POST", "/console/login", {"token": TOKEN})
-    assert re.fullmatch("outboxctl_session=[0-9a-f]{64}; Path=/console; HttpOnly; SameSite=Strict", done.headers["Set-Cookie"])
+    assert re.fullmatch(
+        "outboxctl_session=[0-9a-f]{64}; Path=/console; HttpOnly; SameSite=Strict", done.headers["Set-Cookie"]
+    )
 
 
 def test_a_session_ends_when_it_logs_out(console: Console) -> None:
@@ -190,7 +197,8 @@ def test_a_new_token_is_printed_once(console: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("short\n", "is too short"), ("x" * 5000, "is too long"), ("", "it is empty"), (None, "No such file")]
+    ("content", "message"),
+    [("short\n", "is too short"), ("x" * 5000, "is too long"), ("", "it is empty"), (None, "No such file")],
 )
 def test_a_bad_token_file_is_refused(console: Console, content: str | None, message: str) -> None:
     console.token_file.unlink()
@@ -269,7 +277,9 @@ def test_the_journey_of_an_event_is_shown(console: Console) -> None:
 def test_events_are_searched_in_all_databases(console: Console, new_database: NewDatabase) -> None:
     other = new_database()
     without = new_database(extension=False)
-    served = console.serve(databases=tuple(console.database.cluster.conninfo(name) for name in (other.name, without.name)))
+    served = console.serve(
+        databases=tuple(console.database.cluster.conninfo(name) for name in (other.name, without.name))
+    )
     client = Client(served).log_in()
     enqueue = "SELECT outbox.enqueue(%s, %s, %s, '{}'::jsonb, version => %s, topic => %s, ordering_key => %s)"
     made = [  # the latest first
@@ -321,7 +331,8 @@ def test_an_answer_over_the_limit_is_refused(console: Console) -> None:
     """8 MB: each database has a part of it."""
     payload = "\N{GRINNING FACE}" * 100_000
     event_id = console.database.value(
-        "SELECT outbox.enqueue('order', '1', 'Placed', convert_to(%s, 'UTF8'), content_type => 'text/plain')", (payload,)
+        "SELECT outbox.enqueue('order', '1', 'Placed', convert_to(%s, 'UTF8'), content_type => 'text/plain')",
+        (payload,),
     )
     client = Client(console.serve(databases=(console.conninfo,) * 14)).log_in()
     whole = client.get("event", event_id=str(event_id))
@@ -344,8 +355,13 @@ def test_dead_letters_are_shown_with_their_payload_as_json_only(console: Console
 def test_large_payloads_and_bytes_are_shown_in_part(console: Console) -> None:
     client, database = console.client(), console.database
     for payload, kind in ((b"x" * 300_000, "text/plain"), (b"\xff" * 5000, "application/octet-stream")):
-        database.execute("SELECT outbox.enqueue('order', '1', 'Placed', %s::bytea, content_type => %s, ordering_key => '')", (payload, kind))
-    wait_until(lambda: database.value("SELECT count(*) FROM outbox.dead_letter"), lambda n: n == 2, what="both to be given up")
+        database.execute(
+            "SELECT outbox.enqueue('order', '1', 'Placed', %s::bytea, content_type => %s, ordering_key => '')",
+            (payload, kind),
+        )
+    wait_until(
+        lambda: database.value("SELECT count(*) FROM outbox.dead_letter"), lambda n: n == 2, what="both to be given up"
+    )
     ids = [row["event_id"] for row in client.get("place", **PLACE)["dead_letters"]]
     shown = {row["payload_bytes"]: row for id in ids for row in client.get("dead-letter", **PLACE, event_id=id)}
     assert shown[300_000]["payload"] == "x" * 100_000
@@ -462,7 +478,10 @@ def test_a_destination_is_paused_and_resumed_with_a_reason(console: Console) -> 
         assert client.ask("POST", f"/console/api/{action}", {**PLACE, "why": f"{action}: it's <b>"}).status == 200
     assert operations(console) == [("pause", "hook", "pause: it's <b>"), ("resume", "hook", "resume: it's <b>")]
     shown = client.get("place", **PLACE)["operations"]
-    assert [(row["action"], row["why"]) for row in shown] == [("resume", "resume: it's <b>"), ("pause", "pause: it's <b>")]
+    assert [(row["action"], row["why"]) for row in shown] == [
+        ("resume", "resume: it's <b>"),
+        ("pause", "pause: it's <b>"),
+    ]
 
 
 def test_dead_letters_are_redriven_and_discarded(console: Console, receiver: Receiver) -> None:
@@ -482,16 +501,22 @@ def test_dead_letters_are_redriven_and_discarded(console: Console, receiver: Rec
 def test_a_dead_letter_of_a_consumer_is_redriven(console: Console) -> None:
     client, database = console.client("--console-write"), console.database
     database.execute("SELECT inbox.set_policy('catalog', max_attempts => 1)")
-    database.execute("CREATE OR REPLACE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no <b>''; END'")
+    database.execute(
+        "CREATE OR REPLACE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no <b>''; END'"
+    )
     event_id = console.enqueue()
     place = {"database": "0", "side": "inbox", "name": "catalog"}
-    wait_until(lambda: client.get("place", **place)["dead_letters"], lambda rows: len(rows) == 1, what="it to be given up")
+    wait_until(
+        lambda: client.get("place", **place)["dead_letters"], lambda rows: len(rows) == 1, what="it to be given up"
+    )
     (letter,) = client.get("dead-letter", **place, event_id=event_id)
     assert letter["error"] == "no <b>"
     database.execute("CREATE OR REPLACE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN END'")
     done = client.ask("POST", "/console/api/redrive", {**place, "event_ids": event_id, "why": "handler fixed"})
     assert done.json() == {"events": 1}
-    assert database.execute("SELECT operation, why FROM inbox.operation WHERE operation = 'redrive'") == [("redrive", "handler fixed")]
+    assert database.execute("SELECT operation, why FROM inbox.operation WHERE operation = 'redrive'") == [
+        ("redrive", "handler fixed")
+    ]
     refused = client.ask("POST", "/console/api/pause", {**place, "why": "x"})
     assert refused.status == 400
 
@@ -511,7 +536,9 @@ def browser(tmp_path: Path) -> Iterator[Any]:
                      "--window-size=1400,1000", *(["--no-sandbox"] if os.getuid() == 0 else [])):  # fmt: skip
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver", log_path=str(tmp_path / "chromedriver.log")), options=options)
+    driver = webdriver.Chrome(
+        service=Service("/usr/bin/chromedriver", log_path=str(tmp_path / "chromedriver.log")), options=options
+    )
     yield driver
     driver.quit()
 

@@ -87,9 +87,7 @@ class Puller:
         return {str(event["event_id"]) for event in list(self.events)}
 
     def wait_for(self, ids: set[str]) -> None:
-        wait_until(
-            lambda: self._error or not ids - self.ids(), what=f"{len(ids)} events fetched"
-        )
+        wait_until(lambda: self._error or not ids - self.ids(), what=f"{len(ids)} events fetched")
         assert self._error is None, self._error
 
     def close(self) -> None:
@@ -171,7 +169,7 @@ def test_every_kind_of_event(reader: Debezium, puller: Puller) -> None:
     with database.connect() as connection, connection.transaction():
         for statement in (
             "enqueue('order', '1', 'OrderPlaced', '{\"total\": 1.50}', version => 7, "
-            "headers => '{\"trace\": \"ä\", \"n\": 1}')",
+            'headers => \'{"trace": "ä", "n": 1}\')',
             "enqueue('order', '1', 'OrderForgotten', NULL::jsonb)",
             "enqueue('image', 'ü/2', 'ImageTaken', '\\x00ff80'::bytea, 'image/png', topic => 'images')",
             "enqueue('image', '3', 'ImageTaken', ''::bytea, 'image/png', ordering_key => '')",

@@ -14,7 +14,6 @@ from receiver import (
     answer,
     close_unanswered,
     everything,
-    subject,
 )
 from waiting import wait_until
 
@@ -37,8 +36,7 @@ def version_of(key: str, *versions: int) -> Any:
 def rows(db: Database, destination: str = "d") -> list[tuple[str, int, str, int]]:
     """Returns events in trouble: aggregate id, version, state, attempts."""
     return db.execute(
-        "SELECT aggregate_id, version, state, attempts FROM outbox.delivery "
-        "WHERE destination = %s ORDER BY position",
+        "SELECT aggregate_id, version, state, attempts FROM outbox.delivery WHERE destination = %s ORDER BY position",
         (destination,),
     )
 
@@ -67,9 +65,7 @@ def make_durable(db: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_event_is_tried_again_and_holds_back_its_key_only(
-    db: Database, receiver: Receiver
-) -> None:
+def test_a_refused_event_is_tried_again_and_holds_back_its_key_only(db: Database, receiver: Receiver) -> None:
     receiver.on(version_of("a", 1), answer(400, body=b"not now"), times=2)
     db.add_destination("d", receiver.url(), retry_base="50ms")
     db.enqueue("a", 3)
@@ -114,7 +110,9 @@ def test_an_event_that_was_under_way_when_its_relay_died_goes_again(database: Da
         (key,),
     )
     database.execute("SELECT outbox_internal.unlock_all('d')")  # by the next relay
-    claimed = database.execute("SELECT aggregate_id FROM outbox_internal.claim_due('d', gen_random_uuid(), NULL, 10, 1000000)")
+    claimed = database.execute(
+        "SELECT aggregate_id FROM outbox_internal.claim_due('d', gen_random_uuid(), NULL, 10, 1000000)"
+    )
     assert claimed == [("a",)]
 
 
@@ -126,9 +124,7 @@ def test_a_permanent_refusal_is_a_dead_letter_at_once(db: Database, receiver: Re
     wait_for_rows(db, [("a", 1, "DEAD", 1)])
 
 
-def test_an_event_that_used_up_its_attempts_is_a_dead_letter(
-    db: Database, receiver: Receiver
-) -> None:
+def test_an_event_that_used_up_its_attempts_is_a_dead_letter(db: Database, receiver: Receiver) -> None:
     receiver.on(version_of("a", 1), answer(400))
     db.add_destination("d", receiver.url(), retry_base="1ms", max_attempts="3")
     db.enqueue("a", 2)
@@ -136,9 +132,7 @@ def test_an_event_that_used_up_its_attempts_is_a_dead_letter(
     wait_for_rows(db, [("a", 1, "DEAD", 3)])
 
 
-def test_a_dead_letter_blocks_its_key_where_that_is_asked_for(
-    db: Database, receiver: Receiver
-) -> None:
+def test_a_dead_letter_blocks_its_key_where_that_is_asked_for(db: Database, receiver: Receiver) -> None:
     receiver.on(version_of("a", 1), answer(413))
     db.add_destination("d", receiver.url(), on_dead_letter="block")
     db.enqueue("a", 2)
@@ -165,9 +159,7 @@ def test_unordered_events_hold_nothing(db: Database, receiver: Receiver) -> None
     wait_for_rows(db, [])
 
 
-def test_of_a_refused_batch_only_the_offender_is_in_trouble(
-    db: Database, receiver: Receiver
-) -> None:
+def test_of_a_refused_batch_only_the_offender_is_in_trouble(db: Database, receiver: Receiver) -> None:
     bad = 7
 
     def has_the_offender(request: Request) -> bool:
@@ -203,9 +195,7 @@ def test_a_destination_that_is_down_charges_no_event(db: Database, receiver: Rec
 
 
 @pytest.mark.parametrize("failure", [answer(500), close_unanswered], ids=["500", "closed"])
-def test_an_event_that_fails_while_others_do_not_is_at_fault(
-    db: Database, receiver: Receiver, failure: Any
-) -> None:
+def test_an_event_that_fails_while_others_do_not_is_at_fault(db: Database, receiver: Receiver, failure: Any) -> None:
     receiver.on(version_of("a", 1), failure)
     db.add_destination("d", receiver.url(), retry_base="1h", retry_max="1h")
     db.enqueue("a", 2)
@@ -218,17 +208,13 @@ def test_an_event_that_fails_while_others_do_not_is_at_fault(
     wait_until(lambda: db.status()["state"], lambda seen: seen != "backing off", what="no back-off")
 
 
-def test_refusing_everything_is_the_destinations_failure_too(
-    db: Database, receiver: Receiver
-) -> None:
+def test_refusing_everything_is_the_destinations_failure_too(db: Database, receiver: Receiver) -> None:
     receiver.on(everything, answer(400))
     db.add_destination("d", receiver.url(), retry_base="1h", retry_max="1h")
     with db.connection.transaction():
         for n in range(1000):
             db.enqueue(f"k{n}")
-    wait_until(
-        lambda: db.status()["state"], lambda seen: seen == "backing off", what="a back-off"
-    )
+    wait_until(lambda: db.status()["state"], lambda seen: seen == "backing off", what="a back-off")
     assert len(rows(db)) < 100, "everything that was refused was charged to events"
 
 
@@ -238,9 +224,7 @@ def test_refusing_everything_is_the_destinations_failure_too(
 
 
 @pytest.mark.worker
-def test_trouble_survives_the_relay_and_the_server(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_trouble_survives_the_relay_and_the_server(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     receiver.on(version_of("a", 1), answer(400))
     receiver.on(version_of("c", 1), answer(413))
     cluster = make_cluster()

@@ -35,7 +35,7 @@ PAGES = {
 EVERYWHERE = "destinations.md"
 CREATE = "CREATE SERVER x FOREIGN DATA WRAPPER pg_outbox"
 HEADS = {"server": "option", "user mapping": "user mapping", "URL": "URL parameter"}
-BLOCK = re.compile(r"(<!-- options of ([a-z ]+): .*? -->\n).*?(<!-- end of options -->)", re.S)
+BLOCK = re.compile(r"(<!-- options of ([a-z ]+): .*? -->\n).*?(<!-- end of options -->)", re.DOTALL)
 
 
 class Option(NamedTuple):

@@ -120,7 +120,9 @@ class Newcomer:
             else:
                 connect = "".join(re.findall(r"^\\c .*\n", typed, re.MULTILINE)[-1:])
                 typed += block.text
-                output += self.run(block, ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres"], connect + block.text)
+                output += self.run(
+                    block, ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres"], connect + block.text
+                )
         return output
 
     def run(self, block: Block, command: list[str], text: str = "") -> str:
@@ -135,7 +137,11 @@ class Newcomer:
 @pytest.fixture
 def newcomer(installation: Installation, make_cluster: MakeCluster, tmp_path: Path) -> Newcomer:
     libraries = f"{installation.stage}{installation.ask('--pkglibdir')}:$libdir"
-    settings = {"shared_preload_libraries": "auto_explain", "dynamic_library_path": libraries, "max_worker_processes": "8"}
+    settings = {
+        "shared_preload_libraries": "auto_explain",
+        "dynamic_library_path": libraries,
+        "max_worker_processes": "8",
+    }
     settings |= {"outbox.poll_min": "250ms", "outbox.poll_max": "30s", "outbox.allowed_hosts": ""}
     return Newcomer(make_cluster(settings), tmp_path)
 

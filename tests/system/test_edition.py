@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import errors, sql
+from psycopg import errors
 
 from cluster import Cluster, Installation, MakeCluster
 from database import Database, NewDatabase, create_database
@@ -81,7 +81,7 @@ class Site:
         cursor = self.owner.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
-    def value(self, statement: str, parameters: tuple[object, ...] = ()):  # noqa: ANN201
+    def value(self, statement: str, parameters: tuple[object, ...] = ()):
         rows = self.execute(statement, parameters)
         return rows[0][0] if rows else None
 
@@ -170,7 +170,7 @@ def test_a_schema_of_another_role_or_purpose_is_refused(site: Site) -> None:
     assert 'schema outbox belongs to role "postgres"' in site.psql()
     site.database.execute(f"ALTER SCHEMA outbox OWNER TO {site.role}; CREATE TABLE outbox.letter ()")
     assert "schema outbox exists, and does not belong to pg_outbox" in site.psql()
-    site.database.execute(f"DROP TABLE outbox.letter; GRANT CREATE ON SCHEMA outbox TO PUBLIC")
+    site.database.execute("DROP TABLE outbox.letter; GRANT CREATE ON SCHEMA outbox TO PUBLIC")
     assert "others may create objects in schema outbox" in site.psql()
     assert site.database.value("SELECT to_regnamespace('outbox_internal')") is None
 
@@ -252,7 +252,9 @@ def test_settings_have_the_defaults_of_the_extension(edition: Site, database: Da
         default = database.value("SELECT boot_val FROM pg_settings WHERE name = %s", (f"outbox.{name}",))
         number = edition.value("SELECT outbox_internal.setting_number(%s)", (name,))
         assert (str(number) if number is not None else value) == default, name
-    limits = edition.execute("SELECT 'outbox.' || name, min::text, max::text FROM outbox_internal.default_settings() WHERE unit IS NOT NULL")
+    limits = edition.execute(
+        "SELECT 'outbox.' || name, min::text, max::text FROM outbox_internal.default_settings() WHERE unit IS NOT NULL"
+    )
     for name, least, most in limits:
         (row,) = database.execute("SELECT min_val, max_val FROM pg_settings WHERE name = %s", (name,))
         assert row == (least, most), name
@@ -281,7 +283,9 @@ def test_every_object_has_a_comment(edition: Site) -> None:
     assert silent == []
 
 
-ENQUEUE = "outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamptz,outbox_internal.caller)"
+ENQUEUE = (
+    "outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamptz,outbox_internal.caller)"
+)
 
 
 # Functions of which callers say why they need no search_path: they run under that of their callers, and nobody
@@ -335,7 +339,9 @@ END $do$
 
 
 def test_an_enqueue_finds_nothing_in_front_of_the_servers_names(edition: Site) -> None:
-    edition.execute("CREATE SCHEMA trap; CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'sprung'; END $$")
+    edition.execute(
+        "CREATE SCHEMA trap; CREATE FUNCTION trap.spring() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'sprung'; END $$"
+    )
     edition.execute(TRAPS.format(function=ENQUEUE))
     with edition.connect() as caller:
         caller.execute("SET search_path = trap, pg_catalog, pg_temp")
@@ -343,7 +349,12 @@ def test_an_enqueue_finds_nothing_in_front_of_the_servers_names(edition: Site) -
                        "SELECT 'a'::text"):  # fmt: skip
             with pytest.raises(psycopg.Error, match="sprung"):
                 caller.execute(sprung)
-        for options in ("", ", topic => 't', ordering_key => '', version => 1", ", headers => '{}'", ", aggregate_type => E'\\x01'"):
+        for options in (
+            "",
+            ", topic => 't', ordering_key => '', version => 1",
+            ", headers => '{}'",
+            ", aggregate_type => E'\\x01'",
+        ):
             call = "SELECT outbox.enqueue(" + ("" if "aggregate_type" in options else "aggregate_type => 'a', ")
             call += f"aggregate_id => '1', event_type => 'E', payload => '{{}}'{options})"
             if "aggregate_type" in options:
@@ -411,7 +422,9 @@ def test_a_destination_has_a_cursor_that_follows_it(edition: Site) -> None:
     assert edition.execute("SELECT destination FROM outbox.cursor ORDER BY 1") == [("each",), ("new",)]
     assert edition.value("SELECT sum(outbox.ack(token)) FROM outbox.batch WHERE destination = 'each'") == 2
     edition.execute("DELETE FROM outbox.destination_config WHERE name = 'each'")
-    assert edition.execute("SELECT destination FROM outbox.cursor UNION SELECT destination FROM outbox.batch") == [("new",)]
+    assert edition.execute("SELECT destination FROM outbox.cursor UNION SELECT destination FROM outbox.batch") == [
+        ("new",)
+    ]
 
 
 def test_a_relay_delivers_and_an_operator_is_heard(edition: Site) -> None:
@@ -419,7 +432,10 @@ def test_a_relay_delivers_and_an_operator_is_heard(edition: Site) -> None:
     edition.execute("SELECT outbox.enqueue('a', n::text, 'E', '{}') FROM generate_series(1, 1000) AS n")
     relay = edition.installation.build / "relay/outbox-relay"
     done = subprocess.run(
-        [str(relay), "--once", "--database-url", edition.conninfo(edition.role)], capture_output=True, text=True, timeout=120
+        [str(relay), "--once", "--database-url", edition.conninfo(edition.role)],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert edition.value("SELECT position FROM outbox.status WHERE destination = 'd'") == 1000
@@ -438,11 +454,16 @@ def test_a_producer_has_the_topics_it_was_granted(edition: Site) -> None:
         with pytest.raises(errors.InsufficientPrivilege):
             producer.execute("SELECT outbox.enqueue('video', '1', 'E', '{}')")
         edition.execute("SELECT outbox.grant_produce(%s::regrole, 'video.*, 100%%.x_y')", (role,))
-        producer.execute("SELECT outbox.enqueue('video', '1', 'E', '{}'), outbox.enqueue('a', '1', 'E', '{}', topic => '100%.x_y')")
+        producer.execute(
+            "SELECT outbox.enqueue('video', '1', 'E', '{}'), outbox.enqueue('a', '1', 'E', '{}', topic => '100%.x_y')"
+        )
         for topic in ("audio.events", "100x.x_y", "100%.xzy"):
             with pytest.raises(errors.InsufficientPrivilege, match="permission denied for topic") as refused:
                 producer.execute("SELECT outbox.enqueue('a', '1', 'E', '{}', topic => %s)", (topic,))
-            assert refused.value.diag.message_detail == f'Role "{role}" may produce events of the topics "video.*, 100%.x_y".'
+            assert (
+                refused.value.diag.message_detail
+                == f'Role "{role}" may produce events of the topics "video.*, 100%.x_y".'
+            )
         # No other caller can be passed, and nothing else of pg_outbox can be used.
         with pytest.raises(errors.CheckViolation):
             producer.execute("SELECT outbox.enqueue('audio', '1', 'E', '{}', caller => %s)", (edition.role,))
@@ -456,7 +477,9 @@ def test_a_producer_has_the_topics_it_was_granted(edition: Site) -> None:
 
 def test_a_fetcher_has_the_destinations_it_was_granted(edition: Site) -> None:
     role = edition.create_role("fetcher")
-    edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "pull:"}'), ('e', '{"url": "pull:"}')""")
+    edition.execute(
+        """INSERT INTO outbox.destination_config VALUES ('d', '{"url": "pull:"}'), ('e', '{"url": "pull:"}')"""
+    )
     edition.execute("SELECT outbox.grant_fetch(%s::regrole, 'd')", (role,))
     with edition.connect(role) as fetcher:
         assert fetcher.execute("SELECT * FROM outbox.fetch('d')").fetchall() == []
@@ -580,7 +603,10 @@ def current(edition: Site) -> int:
 
 
 def fill(edition: Site, kilobytes: int = 200) -> None:
-    edition.execute("SELECT outbox.enqueue('a', n::text, 'E', to_jsonb(repeat('x', 1000))) FROM generate_series(1, %s) AS n", (kilobytes,))
+    edition.execute(
+        "SELECT outbox.enqueue('a', n::text, 'E', to_jsonb(repeat('x', 1000))) FROM generate_series(1, %s) AS n",
+        (kilobytes,),
+    )
 
 
 def settle(edition: Site) -> None:
@@ -595,7 +621,10 @@ def test_the_log_moves_on_and_empties_segments(edition: Site) -> None:
     assert edition.value("SELECT outbox_internal.maintain()") == 0
     assert current(edition) == 1
     fill(edition, 1)
-    assert edition.execute("SELECT DISTINCT tableoid::regclass::text FROM outbox.event ORDER BY 1") == [("outbox.event_0",), ("outbox.event_1",)]
+    assert edition.execute("SELECT DISTINCT tableoid::regclass::text FROM outbox.event ORDER BY 1") == [
+        ("outbox.event_0",),
+        ("outbox.event_1",),
+    ]
     assert edition.value("SELECT outbox_internal.maintain()") > 0
     assert edition.value("SELECT count(*) FROM outbox.event_0") == 200, "the destination has not settled them"
     settle(edition)
@@ -629,7 +658,9 @@ def test_one_relay_at_a_time_looks_after_the_log(edition: Site) -> None:
 
 def test_a_backfill_goes_on_with_the_upkeep(edition: Site) -> None:
     edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "null:"}')""")
-    edition.execute("CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b)); INSERT INTO t SELECT n % 7, n, n FROM generate_series(1, 25) AS n")
+    edition.execute(
+        "CREATE TABLE t (a int, b text, v int, PRIMARY KEY (a, b)); INSERT INTO t SELECT n % 7, n, n FROM generate_series(1, 25) AS n"
+    )
     edition.execute("SELECT outbox.capture('t', condition => 'v > 5')")
     edition.execute("SELECT outbox.backfill('t', batch => 10)")
     assert edition.value("SELECT waiting_for FROM outbox.backfill_progress") == "outbox-relay"
@@ -668,7 +699,9 @@ def test_a_backfill_that_starts_during_the_first_upkeep_does_not_wait_for_the_ne
             edition.execute("SELECT outbox.backfill('t')")
         # Without news it looks once a minute.
         state = "SELECT state FROM outbox.backfill_progress"
-        wait_until(lambda: edition.value(state), lambda state: state == "finished", timeout=30, what="the backfill to finish")
+        wait_until(
+            lambda: edition.value(state), lambda state: state == "finished", timeout=30, what="the backfill to finish"
+        )
     finally:
         relay.close()
 
@@ -678,8 +711,14 @@ def test_a_snapshot_from_before_a_capture_or_view_must_be_renewed(edition: Site)
     insert = "INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'a', '1', 'E', 1, '')"
     with edition.connect() as application:
         application.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        for make, use in (("SELECT outbox.capture('t')", "INSERT INTO t VALUES (1)"), ("SELECT outbox.create_outbox_view('app_outbox', 'seed')", insert)):
-            with pytest.raises(errors.SerializationFailure, match="could not serialize access"), application.transaction():
+        for make, use in (
+            ("SELECT outbox.capture('t')", "INSERT INTO t VALUES (1)"),
+            ("SELECT outbox.create_outbox_view('app_outbox', 'seed')", insert),
+        ):
+            with (
+                pytest.raises(errors.SerializationFailure, match="could not serialize access"),
+                application.transaction(),
+            ):
                 application.execute("SELECT pg_current_xact_id()")
                 edition.execute(make)
                 application.execute(use)
@@ -721,11 +760,17 @@ def test_an_outbox_table_is_adopted_by_its_owner(edition: Site) -> None:
         "CREATE TABLE outbox_event (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype varchar(255) NOT NULL, "
         "aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb)"
     )
-    insert = "INSERT INTO outbox_event (aggregatetype, aggregateid, type, payload) VALUES ('order', '1', %s, '{\"n\": 1}')"
+    insert = (
+        "INSERT INTO outbox_event (aggregatetype, aggregateid, type, payload) VALUES ('order', '1', %s, '{\"n\": 1}')"
+    )
     edition.execute(insert, ("Placed",))
     edition.execute("SELECT * FROM outbox.adopt('outbox_event', 'debezium', condition => 'true')")
-    edition.execute("INSERT INTO outbox_event (id, aggregatetype, aggregateid, type) VALUES (gen_random_uuid(), 'order', '1', 'Paid')")
-    events = edition.execute("SELECT topic, event_type, convert_from(payload, 'UTF8') FROM outbox.event ORDER BY position")
+    edition.execute(
+        "INSERT INTO outbox_event (id, aggregatetype, aggregateid, type) VALUES (gen_random_uuid(), 'order', '1', 'Paid')"
+    )
+    events = edition.execute(
+        "SELECT topic, event_type, convert_from(payload, 'UTF8') FROM outbox.event ORDER BY position"
+    )
     assert events == [("outbox.event.order", "Placed", '{"n": 1}'), ("outbox.event.order", "Paid", None)]
     with pytest.raises(errors.InsufficientPrivilege):
         edition.database.execute("SELECT * FROM outbox.adopt('outbox_event_adopted', 'debezium', condition => 'true')")
@@ -740,7 +785,9 @@ def test_a_dump_is_restored_into_another_cluster(edition: Site, make_cluster: Ma
     """What was settled stays so, the rest is delivered, in order, with what was enqueued since the restore."""
     # Events with a number of the other cluster's transactions since the restore are delivered again.
     edition.database.execute("DO $$ BEGIN WHILE pg_current_xact_id() < '20000' LOOP COMMIT; END LOOP; END $$")
-    edition.execute("""INSERT INTO outbox.destination_config VALUES ('d', '{"url": "pull:", "lanes": "1"}'), ('r', '{"url": "null:"}')""")
+    edition.execute(
+        """INSERT INTO outbox.destination_config VALUES ('d', '{"url": "pull:", "lanes": "1"}'), ('r', '{"url": "null:"}')"""
+    )
     with edition.connect() as late:
         late.execute("BEGIN; SELECT outbox.enqueue('a', 'k', 'Late', '{}')")
         edition.execute("SELECT outbox.enqueue('a', 'k', 'Settled', '{}')")
@@ -781,7 +828,9 @@ def test_a_dump_is_restored_into_another_cluster(edition: Site, make_cluster: Ma
         assert owner.execute(take).fetchone() == (None,)
         assert owner.execute("SELECT outbox_internal.maintain()").fetchone() == (0,)
         assert owner.execute(take).fetchone() != (None,)
-        kinds = owner.execute("SELECT event_type, convert_from(payload, 'UTF8') FROM outbox.fetch('d') ORDER BY position").fetchall()
+        kinds = owner.execute(
+            "SELECT event_type, convert_from(payload, 'UTF8') FROM outbox.fetch('d') ORDER BY position"
+        ).fetchall()
     expected = ["Late", *(f"Open {number}" for number in range(20)), "TCreated", "Since"]
     assert [kind for kind, _ in kinds] == expected
     assert ("TCreated", '{"id":1,"b":"b"}') in kinds

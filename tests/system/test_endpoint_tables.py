@@ -89,7 +89,8 @@ def place(connection: psycopg.Connection) -> dict[str, Any]:
 def copies(database: Database, ids: list[str]) -> dict[str, list[int]]:
     """Where these events are in the log, as a relay tells it."""
     rows = database.execute(
-        "SELECT e.xid::text::bigint, e.position FROM outbox.event AS e WHERE e.event_id = ANY (%s) ORDER BY e.position", (ids,)
+        "SELECT e.xid::text::bigint, e.position FROM outbox.event AS e WHERE e.event_id = ANY (%s) ORDER BY e.position",
+        (ids,),
     )
     return {"xids": [row[0] for row in rows], "positions": [row[1] for row in rows]}
 
@@ -107,7 +108,13 @@ def settle(database: Database, name: str, fetched: Fetched) -> None:
 
 
 def refuse(database: Database, name: str, event: dict[str, Any], permanent: bool = False) -> Answer:
-    refusal = {"endpoint": name, "xid": int(event["xid"]), "position": event["position"], "error": "no", "permanent": permanent}
+    refusal = {
+        "endpoint": name,
+        "xid": int(event["xid"]),
+        "position": event["position"],
+        "error": "no",
+        "permanent": permanent,
+    }
     return ask(database, refused=[refusal])
 
 
@@ -139,7 +146,8 @@ def add(database: Database, *names: str, **columns: str | bool) -> None:
     for name in names:
         row = {"server": "hooks", "name": name, "url": URL.format(name), **columns}
         database.execute(
-            f"INSERT INTO outbox.endpoint ({', '.join(row)}) VALUES ({', '.join(['%s'] * len(row))})", tuple(row.values())
+            f"INSERT INTO outbox.endpoint ({', '.join(row)}) VALUES ({', '.join(['%s'] * len(row))})",
+            tuple(row.values()),
         )
 
 
@@ -162,7 +170,8 @@ def rows_of(database: Database, name: str = "hooks/acme") -> dict[str, int]:
     """Rows under this name in all tables."""
     tables = ["cursor", "batch", "delivery", "endpoint_state"]
     counts = {
-        table: database.value(f"SELECT count(*) FROM outbox.{table} WHERE destination = %s", (name,)) for table in tables
+        table: database.value(f"SELECT count(*) FROM outbox.{table} WHERE destination = %s", (name,))
+        for table in tables
     }
     return {table: count for table, count in counts.items() if count}
 
@@ -356,7 +365,11 @@ def test_a_part_of_a_window_was_handed_over(hooks: Database) -> None:
     upto = place(hooks.connection)
     part = copies(hooks, ids[:4])
     place_then = {"done": done, "upto": upto["done"], "position": part["positions"][-1]}
-    ask(hooks, place=place_then, fall_back=[{"endpoint": "acme", "xids": part["xids"][3:], "positions": part["positions"][3:]}])
+    ask(
+        hooks,
+        place=place_then,
+        fall_back=[{"endpoint": "acme", "xids": part["xids"][3:], "positions": part["positions"][3:]}],
+    )
     later = hooks.enqueue("b", 2)
     assert drain(hooks, "acme") == ids[3:] + later
 
@@ -431,7 +444,13 @@ def test_events_behind_a_refused_one_wait(hooks: Database) -> None:
     ask(hooks, server="slow")
     ids = hooks.enqueue("a", 2) + hooks.enqueue("b", 1)
     where = copies(hooks, ids)
-    refusal = {"endpoint": "acme", "xid": where["xids"][0], "position": where["positions"][0], "error": "no", "permanent": False}
+    refusal = {
+        "endpoint": "acme",
+        "xid": where["xids"][0],
+        "position": where["positions"][0],
+        "error": "no",
+        "permanent": False,
+    }
     answer = ask(hooks, server="slow", fall_back=[{"endpoint": "acme", **where}], refused=[refusal], fetch=["acme"])
     fetched = answer.fetched["acme"]
     assert fetched.ids == [ids[2]]
@@ -447,7 +466,9 @@ def test_a_dead_letter_is_of_one_endpoint(hooks: Database) -> None:
     refuse(hooks, "acme", fetch(hooks, "acme").events[0], permanent=True)
     assert drain(hooks, "acme") == ids[1:]
     assert drain(hooks, "other") == ids
-    assert hooks.execute("SELECT destination, event_id::text, last_error FROM outbox.dead_letter") == [("hooks/acme", ids[0], "no")]
+    assert hooks.execute("SELECT destination, event_id::text, last_error FROM outbox.dead_letter") == [
+        ("hooks/acme", ids[0], "no")
+    ]
     assert status(hooks)["dead_letters"] == 1
     assert [(f.object, f.what) for f in health(hooks)] == [('destination "hooks"', "dead letters")]
 
@@ -501,7 +522,9 @@ def test_one_that_is_gone_is_paused(hooks: Database) -> None:
     known = ask(hooks).known
     answer = ask(hooks, known=known, gone=[{"endpoint": "acme", "error": "410 Gone"}])
     assert answer.changed["acme"]["paused"] is True
-    assert hooks.execute("SELECT destination, action, why FROM outbox.operation") == [("hooks/acme", "pause", "it is gone: 410 Gone")]
+    assert hooks.execute("SELECT destination, action, why FROM outbox.operation") == [
+        ("hooks/acme", "pause", "it is gone: 410 Gone")
+    ]
     with hooks.connect() as writer, writer.transaction():
         writer.execute("SELECT FROM outbox.endpoint WHERE name = 'other' FOR UPDATE")
         ask(hooks, gone=[{"endpoint": "other", "error": "410 Gone"}])  # does not wait
@@ -542,7 +565,12 @@ def test_names_that_no_endpoint_has_are_refused(hooks: Database) -> None:
 
 
 def test_failures_are_seen(hooks: Database) -> None:
-    ask(hooks, failing=[{"endpoint": "acme", "since": 1_700_000_000_000_000, "error": "503", "next_attempt": 1_800_000_000_000_000}])
+    ask(
+        hooks,
+        failing=[
+            {"endpoint": "acme", "since": 1_700_000_000_000_000, "error": "503", "next_attempt": 1_800_000_000_000_000}
+        ],
+    )
     row = status(hooks)
     assert (row["state"], row["last_error"], row["failing_since"].timestamp()) == ("failing", "503", 1_700_000_000)
     (finding,) = health(hooks)
@@ -715,7 +743,9 @@ def test_an_operator_has_no_endpoints_of_others(tenant: Tenant) -> None:
             with pytest.raises(errors.InsufficientPrivilege):
                 connection.execute(statement)
             connection.rollback()
-        columns = [column.name for column in connection.execute("SELECT * FROM outbox.endpoint_status").description or []]
+        columns = [
+            column.name for column in connection.execute("SELECT * FROM outbox.endpoint_status").description or []
+        ]
         assert "url" not in columns
     assert tenant.database.execute("SELECT name, url FROM outbox.endpoint") == [("acme", URL.format("acme"))]
 
@@ -730,10 +760,15 @@ def test_the_owner_of_a_server_has_its_endpoints(tenant: Tenant) -> None:
             connection.execute(insert, (name,))
         assert connection.execute("UPDATE outbox.endpoint SET paused = true, topics = 'x.*'").rowcount == 2
         assert connection.execute("SELECT name FROM outbox.endpoint ORDER BY 1").fetchall() == [("a",), ("b",)]
-        assert connection.execute("SELECT outbox.delete_endpoint('own', 'a'), outbox.delete_endpoint('own', 'c')").fetchone() == (True, False)
+        assert connection.execute(
+            "SELECT outbox.delete_endpoint('own', 'a'), outbox.delete_endpoint('own', 'c')"
+        ).fetchone() == (True, False)
         with pytest.raises(errors.FeatureNotSupported):
             connection.execute("UPDATE outbox.endpoint SET server = 'hooks'")
-    assert tenant.database.execute("SELECT server, name FROM outbox.endpoint ORDER BY 1") == [("hooks", "acme"), ("own", "b")]
+    assert tenant.database.execute("SELECT server, name FROM outbox.endpoint ORDER BY 1") == [
+        ("hooks", "acme"),
+        ("own", "b"),
+    ]
 
 
 MASTER = b"0123456789" * 3
@@ -754,7 +789,9 @@ def test_secrets_are_derived_from_the_master_secret(tenant: Tenant) -> None:
     database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER hooks OPTIONS (signing_secret '{master}')")
     assert database.value(ask_for) == secret(MASTER, "acme")
     database.execute("UPDATE outbox.endpoint SET secret_name = 'v2, v1'")
-    database.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER hooks OPTIONS (ADD next_signing_secret '{following}')")
+    database.execute(
+        f"ALTER USER MAPPING FOR CURRENT_USER SERVER hooks OPTIONS (ADD next_signing_secret '{following}')"
+    )
     assert [value for (value,) in database.execute(ask_for)] == [
         secret(MASTER, "v2"), secret(MASTER, "v1"), secret(NEXT, "v2"), secret(NEXT, "v1"),
     ]  # fmt: skip
@@ -779,7 +816,10 @@ def test_endpoints_are_dumped_and_restored(hooks: Database, new_database: NewDat
     later = hooks.enqueue("b", 2)
     programs = hooks.cluster.installation.bin_directory
     dump = subprocess.run(
-        [str(programs / "pg_dump"), "-d", hooks.cluster.conninfo(hooks.name)], check=True, capture_output=True, text=True
+        [str(programs / "pg_dump"), "-d", hooks.cluster.conninfo(hooks.name)],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     restored = new_database(extension=False)
     subprocess.run(
@@ -822,6 +862,9 @@ def test_many_endpoints_in_one_question(database: Database) -> None:
                 waiting.discard(name)
             elif fetched.events:
                 assert fetched.ids in (ids, later)
-        ask(database, settled=[{"endpoint": name, "positions": f.positions} for name, f in answer.fetched.items() if f.events])
+        ask(
+            database,
+            settled=[{"endpoint": name, "positions": f.positions} for name, f in answer.fetched.items() if f.events],
+        )
     assert database.value("SELECT count(*) FROM outbox.cursor") == 1
     assert database.value("SELECT count(*) FROM outbox.batch") == 0

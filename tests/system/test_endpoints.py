@@ -58,7 +58,9 @@ def versions_at(receiver: Receiver, name: str, key: str = "a") -> list[int]:
 
 def wait_for_versions(receiver: Receiver, name: str, expected: list[int], key: str = "a") -> None:
     wait_until(
-        lambda: versions_at(receiver, name, key), lambda seen: seen == expected, what=f"versions {expected} of {key} at {name}"
+        lambda: versions_at(receiver, name, key),
+        lambda seen: seen == expected,
+        what=f"versions {expected} of {key} at {name}",
     )
 
 
@@ -92,7 +94,11 @@ def wait_for_troubles(db: Database, name: str, expected: list[tuple[str, int, st
 def versions(name: str, *wanted: int, key: str = "a") -> Callable[[Request], bool]:
     def matches(request: Request) -> bool:
         headers = request.headers
-        return request.target == f"/{name}" and headers["ce-subject"] == key and int(headers["ce-aggregateversion"]) in wanted
+        return (
+            request.target == f"/{name}"
+            and headers["ce-subject"] == key
+            and int(headers["ce-aggregateversion"]) in wanted
+        )
 
     return matches
 
@@ -150,7 +156,9 @@ def test_rows_take_effect_without_a_restart(db: Database, receiver: Receiver) ->
     wait_until(lambda: not next_event_arrives(db, receiver, "moved", "topic"), what="the new topics to be used")
     assert next_event_arrives(db, receiver, "moved", "other")
     db.execute("DELETE FROM outbox.endpoint WHERE name = 'one'")
-    wait_until(lambda: not next_event_arrives(db, receiver, "moved", "other"), what="the deleted endpoint to get nothing")
+    wait_until(
+        lambda: not next_event_arrives(db, receiver, "moved", "other"), what="the deleted endpoint to get nothing"
+    )
     assert db.pid("relay", "hooks") == relay
 
 
@@ -283,7 +291,9 @@ def test_a_destination_that_is_behind_goes_on_after_a_restart(db: Database, rece
     wait_until_behind(db, "down")
     db.change_destination("hooks", requests_per_endpoint="3")  # starts over
     db.enqueue("a", 5, first=6)
-    wait_until(lambda: set(versions_at(receiver, "works")), lambda seen: seen == set(range(1, 11)), what="all at the other")
+    wait_until(
+        lambda: set(versions_at(receiver, "works")), lambda seen: seen == set(range(1, 11)), what="all at the other"
+    )
     receiver.forget_rules()
     # The relay may notice the change of an option only now, and then repeats what was on its way.
     wait_until(

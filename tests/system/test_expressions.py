@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from cluster import SQL_EDITION, MakeCluster
-from database import OUTSIDE, Database, NewDatabase, create_database
+from cluster import MakeCluster
+from database import Database, NewDatabase, create_database
 from receiver import Receiver
 from waiting import wait_until
 
@@ -56,7 +56,9 @@ def test_a_filter_selects_by_columns_and_payload(db: Database, receiver: Receive
     other = enqueue(db, "other", {"amount": 500}, "OrderPlaced")
     nothing = enqueue(db, "null", None)
     unknown = enqueue(db, "unknown", {})
-    db.execute("SELECT outbox.enqueue('order', 'bytes', 'OrderPaid', '\\x00'::bytea, content_type => 'application/x-mine')")
+    db.execute(
+        "SELECT outbox.enqueue('order', 'bytes', 'OrderPaid', '\\x00'::bytea, content_type => 'application/x-mine')"
+    )
     enqueue(db, "last", {"amount": 101})
     wait_for_subjects(receiver, ["high", "last"])
     db.wait_settled()
@@ -86,7 +88,9 @@ def test_every_column_of_an_event_can_be_used(db: Database, receiver: Receiver) 
 
 def test_many_events_in_one_window(db: Database, receiver: Receiver) -> None:
     db.add_destination("d", receiver.url(), filter="(payload->>'n')::int % 100 = 7")
-    db.execute("SELECT outbox.enqueue('item', n::text, 'Counted', jsonb_build_object('n', n)) FROM generate_series(1, 5000) AS n")
+    db.execute(
+        "SELECT outbox.enqueue('item', n::text, 'Counted', jsonb_build_object('n', n)) FROM generate_series(1, 5000) AS n"
+    )
     wait_for_subjects(receiver, [str(n) for n in range(7, 5001, 100)])
     db.wait_settled()
     assert dead_letters(db) == []
@@ -113,7 +117,9 @@ def only_body(receiver: Receiver) -> tuple[str | None, bytes]:
         ("'\\x00ff'::bytea", "application/json", b"\x00\xff"),
     ],
 )  # fmt: skip
-def test_a_payload_is_replaced(db: Database, receiver: Receiver, expression: str, content_type: str, body: bytes) -> None:
+def test_a_payload_is_replaced(
+    db: Database, receiver: Receiver, expression: str, content_type: str, body: bytes
+) -> None:
     db.add_destination("d", receiver.url(), payload=expression)
     enqueue(db, "a", {"amount": 5, "card": "4000"})
     assert only_body(receiver) == (content_type, body)
@@ -142,7 +148,9 @@ def test_retries_get_the_payload_too_and_the_original_is_kept(db: Database, rece
 
 
 @pytest.mark.parametrize("key", ["", "k"])
-def test_an_error_in_one_of_a_hundred_is_a_dead_letter_and_all_others_arrive(db: Database, receiver: Receiver, key: str) -> None:
+def test_an_error_in_one_of_a_hundred_is_a_dead_letter_and_all_others_arrive(
+    db: Database, receiver: Receiver, key: str
+) -> None:
     db.add_destination("d", receiver.url(), filter="(payload->>'n')::int > 0")
     db.execute(
         "SELECT outbox.enqueue('item', n::text, 'Counted', jsonb_build_object('n', CASE WHEN n %% 100 = 0 THEN 'none' ELSE n::text END), "
@@ -166,7 +174,10 @@ def test_a_dead_letter_of_an_expression_can_hold_its_key(db: Database, receiver:
     db.add_destination("d", receiver.url(), payload="to_jsonb(10 / (payload->>'n')::int)", on_dead_letter="block")
     with db.connection.transaction():
         for n in (1, 0, 2, 5):
-            db.execute("SELECT outbox.enqueue('item', %s, 'Counted', jsonb_build_object('n', %s::int), ordering_key => 'k')", (str(n), n))
+            db.execute(
+                "SELECT outbox.enqueue('item', %s, 'Counted', jsonb_build_object('n', %s::int), ordering_key => 'k')",
+                (str(n), n),
+            )
         db.execute("SELECT outbox.enqueue('item', 'other', 'Counted', '{\"n\": 1}')")
     assert wait_for_dead_letters(db, "0") == [("0", "payload: division by zero")]
     wait_for_subjects(receiver, ["1", "other"])
@@ -179,34 +190,46 @@ def test_a_dead_letter_of_an_expression_can_hold_its_key(db: Database, receiver:
 
 def test_a_payload_that_jsonb_cannot_hold_is_not_left_out_silently(db: Database, receiver: Receiver) -> None:
     db.add_destination("d", receiver.url(), filter="payload->>'a' = 'b'")
-    db.execute("SELECT outbox.enqueue('item', 'nul', 'Added', convert_to('{\"a\": \"\\u0000\"}', 'UTF8'), content_type => 'application/json')")
+    db.execute(
+        "SELECT outbox.enqueue('item', 'nul', 'Added', convert_to('{\"a\": \"\\u0000\"}', 'UTF8'), content_type => 'application/json')"
+    )
     ((key, error),) = wait_for_dead_letters(db, "nul")
     assert "unsupported Unicode escape sequence" in error
 
 
-def test_an_expression_that_does_not_end_is_cancelled(new_database: NewDatabase, http: None, receiver: Receiver) -> None:
+def test_an_expression_that_does_not_end_is_cancelled(
+    new_database: NewDatabase, http: None, receiver: Receiver
+) -> None:
     db = new_database({"outbox.expression_timeout": "200ms"})
     db.execute(
         "CREATE FUNCTION endless(n int) RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS "
         "$$BEGIN WHILE n = 3 LOOP END LOOP; RETURN true; END$$"
     )
     db.add_destination("d", receiver.url(), filter="public.endless((payload->>'n')::int)")
-    db.execute("SELECT outbox.enqueue('item', n::text, 'Counted', jsonb_build_object('n', n)) FROM generate_series(1, 20) AS n")
+    db.execute(
+        "SELECT outbox.enqueue('item', n::text, 'Counted', jsonb_build_object('n', n)) FROM generate_series(1, 20) AS n"
+    )
     ((key, error),) = wait_for_dead_letters(db, "3")
     assert error.startswith("filter: it took longer than ")
     wait_for_subjects(receiver, [str(n) for n in range(1, 21) if n != 3])
 
 
 @pytest.mark.worker
-def test_sigterm_ends_a_relay_in_an_endless_expression(make_cluster: MakeCluster, http: None, receiver: Receiver) -> None:
+def test_sigterm_ends_a_relay_in_an_endless_expression(
+    make_cluster: MakeCluster, http: None, receiver: Receiver
+) -> None:
     db = create_database(make_cluster({"outbox.expression_timeout": "1h"}))
     db.execute(
         "CREATE FUNCTION endless() RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$BEGIN LOOP END LOOP; END$$"
     )
     db.add_destination("d", receiver.url(), filter="public.endless()")
     enqueue(db, "a", {})
-    activity = "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE %s AND query = 'reading the log' AND state = 'active'"
-    pid = wait_until(lambda: db.value(activity, ('%relay%',)), lambda seen: seen is not None, what="a relay that evaluates")
+    activity = (
+        "SELECT pid FROM pg_stat_activity WHERE backend_type LIKE %s AND query = 'reading the log' AND state = 'active'"
+    )
+    pid = wait_until(
+        lambda: db.value(activity, ("%relay%",)), lambda seen: seen is not None, what="a relay that evaluates"
+    )
     db.execute("SELECT pg_terminate_backend(%s)", (pid,))
     wait_until(
         lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", (pid,)), lambda seen: seen == 0, what="its end",
@@ -243,11 +266,15 @@ def test_a_replay_delivers_what_the_filter_selects(db: Database, receiver: Recei
     db.wait_settled()
     db.value("SELECT outbox.replay('d')")
     wait_for_subjects(receiver, ["a"] * 4)
-    wait_until(lambda: db.execute("SELECT * FROM outbox.delivery"), lambda seen: seen == [], what="the end of the replay")
+    wait_until(
+        lambda: db.execute("SELECT * FROM outbox.delivery"), lambda seen: seen == [], what="the end of the replay"
+    )
     assert [request.body for request in receiver.requests] == [b"1", b"2"] * 2
 
 
-def test_a_function_that_is_gone_stops_the_destination_and_its_return_starts_it(db: Database, receiver: Receiver) -> None:
+def test_a_function_that_is_gone_stops_the_destination_and_its_return_starts_it(
+    db: Database, receiver: Receiver
+) -> None:
     make = "CREATE FUNCTION wanted(key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN key = 'a'"
     db.execute(make)
     db.add_destination("d", receiver.url(), filter="public.wanted(aggregate_id)")
@@ -285,7 +312,9 @@ def test_a_function_that_is_gone_stops_the_destination_and_its_return_starts_it(
         ("payload", "5", "DatatypeMismatch", 'option "payload" must be of type jsonb, json, text or bytea, not integer'),
     ],
 )  # fmt: skip
-def test_a_wrong_expression_is_refused_by_the_statement(database: Database, option: str, expression: str, error: str, message: str) -> None:
+def test_a_wrong_expression_is_refused_by_the_statement(
+    database: Database, option: str, expression: str, error: str, message: str
+) -> None:
     with pytest.raises(getattr(psycopg.errors, error)) as refusal:
         database.add_destination("d", "null:", **{option: expression})
     assert message in str(refusal.value)
@@ -295,5 +324,7 @@ def test_a_wrong_expression_is_refused_by_the_statement(database: Database, opti
 
 
 def test_a_pull_destination_has_no_expressions(database: Database) -> None:
-    with pytest.raises(psycopg.errors.FdwInvalidOptionName, match='option "filter" is not valid for a pull destination'):
+    with pytest.raises(
+        psycopg.errors.FdwInvalidOptionName, match='option "filter" is not valid for a pull destination'
+    ):
         database.add_destination("d", "pull:", filter="true")

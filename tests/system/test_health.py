@@ -61,9 +61,7 @@ def warnings(database: Database) -> list[Warned]:
     return seen
 
 
-def test_topics_that_fit_nothing_are_told_when_the_option_is_set(
-    database: Database, warnings: list[Warned]
-) -> None:
+def test_topics_that_fit_nothing_are_told_when_the_option_is_set(database: Database, warnings: list[Warned]) -> None:
     database.add_destination("early", "pull:", topics="order")
     assert warnings == [], "nothing is known yet"
     database.enqueue("a", topic="order.events")
@@ -72,7 +70,9 @@ def test_topics_that_fit_nothing_are_told_when_the_option_is_set(
     database.add_destination("d", "pull:", topics="order, orders.*")
     (warning,) = warnings
     assert warning.message == WARNING.format("d")
-    assert warning.detail == 'It selects order, orders.*. The last events and captured tables have "a.b", "order.events".'
+    assert (
+        warning.detail == 'It selects order, orders.*. The last events and captured tables have "a.b", "order.events".'
+    )
     assert "<aggregate type>.events" in (warning.hint or "")
     database.change_destination("early", retry_max="1h")
     assert [warning.message for warning in warnings[1:]] == [WARNING.format("early")]
@@ -82,13 +82,13 @@ def test_topics_that_fit_nothing_are_told_when_the_option_is_set(
     database.change_destination("d", topics=None)
     database.add_destination("all", "pull:")
     assert warnings == []
-    assert database.execute("SELECT d.name FROM outbox.destination AS d WHERE outbox.selects_nothing(d.name)") == [("early",)]
+    assert database.execute("SELECT d.name FROM outbox.destination AS d WHERE outbox.selects_nothing(d.name)") == [
+        ("early",)
+    ]
     assert database.value("SELECT outbox.selects_nothing('missing')") is False
 
 
-def test_topics_of_events_to_come_are_not_called_unknown(
-    database: Database, warnings: list[Warned]
-) -> None:
+def test_topics_of_events_to_come_are_not_called_unknown(database: Database, warnings: list[Warned]) -> None:
     """Those of captured tables, and those that a role may produce."""
     database.enqueue("a", topic="order.events")
     role = f"producer_{database.name}"
@@ -118,13 +118,17 @@ def test_a_destination_that_fails(database: Database, receiver: Receiver, http: 
     (finding,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
     assert "HTTP 503" in finding.why
     # At this age the other one may be behind as well, until its cursor is saved.
-    severities = database.execute("SELECT severity FROM outbox.health(max_age => '0') WHERE object = %s", (finding.object,))
+    severities = database.execute(
+        "SELECT severity FROM outbox.health(max_age => '0') WHERE object = %s", (finding.object,)
+    )
     assert severities == [("failing",)]
     receiver.forget_rules()
     wait_for_health(database)
 
 
-def test_a_pause_does_not_hide_since_when_a_destination_fails(database: Database, receiver: Receiver, http: None) -> None:
+def test_a_pause_does_not_hide_since_when_a_destination_fails(
+    database: Database, receiver: Receiver, http: None
+) -> None:
     receiver.on(everything, answer(503))
     database.add_destination("d", receiver.url())
     (event,) = database.enqueue("a")
@@ -166,7 +170,11 @@ def test_an_outage_goes_on_in_the_next_relay(database: Database, receiver: Recei
     (before,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
     pid = database.value("SELECT pid FROM outbox.status")
     database.execute("SELECT pg_terminate_backend(%s)", (pid,))
-    wait_until(lambda: database.value("SELECT pid FROM outbox.status"), lambda now: now not in (None, pid), what="another relay")
+    wait_until(
+        lambda: database.value("SELECT pid FROM outbox.status"),
+        lambda now: now not in (None, pid),
+        what="another relay",
+    )
     (after,) = wait_for_health(database, ("degraded", 'destination "d"', "fails"))
     assert after.since == before.since
     receiver.forget_rules()
@@ -254,9 +262,7 @@ def test_a_server_that_does_not_preload(make_cluster: MakeCluster) -> None:
     assert "shared_preload_libraries" in finding.what_to_do
 
 
-def test_a_log_that_is_too_large_names_its_holders(
-    new_database: NewDatabase, receiver: Receiver, http: None
-) -> None:
+def test_a_log_that_is_too_large_names_its_holders(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     receiver.on(everything, answer(503))
     database = new_database({"outbox.max_log_size": "1MB"})
     database.add_destination("d", receiver.url())
@@ -280,8 +286,8 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     for line in lines[:-1]:
         assert line.startswith(("# TYPE outbox_", "# HELP outbox_")) or SAMPLE.match(line), line
     labels = rf'{{database="{database.name}",destination="odd \"name\" \\"}}'
-    assert f'outbox_published_total{labels} 10' in lines
-    assert f'outbox_up{labels} 1' in lines
+    assert f"outbox_published_total{labels} 10" in lines
+    assert f"outbox_up{labels} 1" in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(families) == len(set(families)) == 15
 
@@ -299,8 +305,11 @@ def test_latencies_are_a_histogram(database: Database) -> None:
 
     for name in ("d", "e"):
         database.wait_published(10, name)
-        wait_until(lambda: count(name), lambda seen: seen == 10, what="the report of a relay")  # noqa: B023
-    families = {family.name: family for family in parser.text_string_to_metric_families(database.value("SELECT outbox.metrics()"))}
+        wait_until(lambda: count(name), lambda seen: seen == 10, what="the report of a relay")
+    families = {
+        family.name: family
+        for family in parser.text_string_to_metric_families(database.value("SELECT outbox.metrics()"))
+    }
     histogram = families["outbox_delivery_seconds"]
     assert histogram.type == "histogram"
     for name in ("d", "e"):
@@ -361,7 +370,9 @@ def test_events_behind_a_dead_letter_grow_old(database: Database, receiver: Rece
     database.add_destination("d", receiver.url(), on_dead_letter="block")
     database.enqueue("dead", 3)
     wait_until(lambda: database.status()["held_keys"], what="the key to be held")
-    wait_until(lambda: database.value("SELECT count(*) FROM outbox.delivery"), lambda n: n == 3, what="events behind it")
+    wait_until(
+        lambda: database.value("SELECT count(*) FROM outbox.delivery"), lambda n: n == 3, what="events behind it"
+    )
     status = wait_until(database.status, lambda seen: seen["state"] == "idle", what="the rest to be settled")
     assert status["pending_at_most"] == database.value("SELECT outbox.backlog('d')") == 2
     assert status["oldest_pending_age"].total_seconds() > 0

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from conftest import MakeCluster, create_database
 from cluster import Cluster
+from conftest import MakeCluster, create_database
 from database import Database
 from waiting import SECOND, Stopwatch, stays, wait_until
 
@@ -93,9 +93,7 @@ def test_everything_of_an_event_arrives(writer: Database, reader: Reader) -> Non
                source_event_id => '00000000-0000-7000-8000-000000000002', occurred_at => '1969-07-20 20:17:40.5+00')"""
     )
     writer.execute("SELECT outbox.enqueue('video', 'v2', 'Nothing', NULL::jsonb, ordering_key => '')")
-    wait_until(
-        lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == 2, what="both messages"
-    )
+    wait_until(lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == 2, what="both messages")
     first, second = reader.execute(
         """SELECT event_id::text, position, version, schema_version, source_event_id::text, source, topic, aggregate_type,
                aggregate_id, event_type, ordering_key, content_type, headers, payload,
@@ -124,7 +122,9 @@ def test_a_relay_that_rests_is_idle_for_the_server(writer: Database, reader: Rea
     sessions = f"SELECT state, query FROM pg_stat_activity WHERE application_name = 'pg_outbox d' AND datname = '{reader.name}'"
     for version in (1, 2):
         writer.enqueue("a", 1, first=version)
-        wait_until(lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == version, what="the message")
+        wait_until(
+            lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == version, what="the message"
+        )
         wait_until(lambda: reader.execute(sessions), lambda seen: seen == [("idle", "COMMIT")], what="an idle session")
 
 
@@ -165,9 +165,7 @@ def test_a_redelivered_batch_is_applied_once(writer: Database, reader: Reader) -
     assert reader.applied() == ids + more
 
 
-def test_a_host_is_reached_by_its_name(
-    database: Database, new_database: Callable[..., Database]
-) -> None:
+def test_a_host_is_reached_by_its_name(database: Database, new_database: Callable[..., Database]) -> None:
     """If the host has several addresses, the server need not listen on the first."""
     target = new_database(extension=False)
     target.execute("CREATE EXTENSION pg_inbox")
@@ -179,9 +177,7 @@ def test_a_host_is_reached_by_its_name(
     assert [str(row[0]) for row in arrived] == ids
 
 
-def test_a_destination_without_inbox_says_what_to_do(
-    database: Database, new_database: Callable[..., Database]
-) -> None:
+def test_a_destination_without_inbox_says_what_to_do(database: Database, new_database: Callable[..., Database]) -> None:
     empty = new_database(extension=False)
     database.add_destination("d", f"postgresql:///{empty.name}")
     ids = database.enqueue("a", 2)
@@ -248,9 +244,7 @@ def receive(reader: Database, n: int, consumer: str = "c") -> None:
 
 # The processors find their consumers deleted at the end.
 @pytest.mark.worker_errors("is not one of role")
-def test_handlers_have_the_rights_of_the_role_that_subscribed(
-    reader: Reader, shared_cluster: Cluster
-) -> None:
+def test_handlers_have_the_rights_of_the_role_that_subscribed(reader: Reader, shared_cluster: Cluster) -> None:
     role = f"app_{reader.name}"
     reader.execute(
         sql.SQL(
@@ -393,9 +387,7 @@ def test_processors_go_on_after_a_crash(make_cluster: MakeCluster) -> None:
     ids: list[str] = []
     for round in range(4):
         ids += writer.enqueue("a", 300, first=round * 300 + 1)
-        pid = wait_until(
-            lambda: reader.state()["pid"] or 0, what="a processor", ignoring=(psycopg.OperationalError,)
-        )
+        pid = wait_until(lambda: reader.state()["pid"] or 0, what="a processor", ignoring=(psycopg.OperationalError,))
         cluster.kill_and_recover(int(pid))
     wait_until(
         reader.applied, lambda seen: len(seen) >= len(ids), timeout=60, what="all events applied",

@@ -45,9 +45,7 @@ class Site:
 
     def install(self, user: str | None = None) -> str:
         """Returns the exit code and output of outboxctl."""
-        done = subprocess.run(
-            self.command("inbox", "install", user=user), capture_output=True, text=True
-        )
+        done = subprocess.run(self.command("inbox", "install", user=user), capture_output=True, text=True)
         return f"{done.returncode} {done.stdout}{done.stderr}".strip()
 
     def install_scripts(self, version: str, create: str, *upgrades: tuple[str, str, str]) -> str:
@@ -64,9 +62,7 @@ class Site:
 
 
 @pytest.fixture
-def site(
-    shared_cluster: Cluster, new_database: NewDatabase, installation: Installation
-) -> Iterator[Site]:
+def site(shared_cluster: Cluster, new_database: NewDatabase, installation: Installation) -> Iterator[Site]:
     site = Site(shared_cluster, new_database(extension=False), installation)
     yield site
     site.database.execute("DROP EXTENSION IF EXISTS pg_inbox; DROP SCHEMA IF EXISTS inbox, inbox_internal CASCADE")
@@ -97,9 +93,7 @@ def test_an_installed_inbox_works_for_roles_with_granted_rights(site: Site) -> N
         assert connection.execute(begin).fetchone() == (True,)
         assert connection.execute(begin).fetchone() == (False,)
     assert site.database.execute("SELECT role FROM inbox.consumer") == [(app,)]
-    site.database.execute(
-        sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(app))
-    )
+    site.database.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(app)))
 
 
 OBJECTS = """
@@ -172,9 +166,7 @@ def test_several_at_the_same_time_install_once(site: Site) -> None:
     with ThreadPoolExecutor(4) as pool:
         said = sorted(pool.map(lambda _: site.install(), range(4)))
     version = site.newest
-    assert said == [f"0 pg_inbox {version} is installed now"] + 3 * [
-        f"0 pg_inbox {version} was installed already"
-    ]
+    assert said == [f"0 pg_inbox {version} is installed now"] + 3 * [f"0 pg_inbox {version} was installed already"]
 
 
 def test_an_install_waits_for_another_that_runs(site: Site) -> None:
@@ -203,8 +195,7 @@ def test_install_refuses_a_database_with_the_extension(site: Site) -> None:
     for user in (None, "postgres"):
         said = site.install(user)
         assert said == (
-            "1 outboxctl: pg_inbox is installed as an extension here\n"
-            "HINT:  Use ALTER EXTENSION pg_inbox UPDATE."
+            "1 outboxctl: pg_inbox is installed as an extension here\nHINT:  Use ALTER EXTENSION pg_inbox UPDATE."
         )
 
 

@@ -216,7 +216,8 @@ def test_a_wait_can_be_cancelled(inbox: Reader, old: Old) -> None:
         canceller = threading.Thread(
             target=lambda: wait_until(
                 lambda: Database(inbox.cluster, inbox.name).value(
-                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'", (pid,)
+                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'",
+                    (pid,),
                 ),
                 what="the session to wait, and to be cancelled",
             )

@@ -76,9 +76,7 @@ class Consumer(Reader):
         return self.execute("SELECT severity, object, what FROM inbox.health(%s)", (max_age,))
 
     def claim(self, connection: psycopg.Connection, lease: str = "30 seconds") -> list[tuple]:
-        return connection.execute(
-            "SELECT token, event_id::text FROM inbox.claim('c', 100, %s)", (lease,)
-        ).fetchall()
+        return connection.execute("SELECT token, event_id::text FROM inbox.claim('c', 100, %s)", (lease,)).fetchall()
 
 
 @pytest.fixture
@@ -108,7 +106,9 @@ def test_the_last_attempt_makes_a_dead_letter_and_the_key_goes_on(served: Consum
     wait_until(served.applied, lambda seen: len(seen) == 4, what="all others to be applied")
     applied = served.applied()
     assert [id for id in applied if id in bad] == [bad[0], bad[2]] and set(good) < set(applied)
-    letter = served.execute("SELECT consumer, ordering_key, version, attempts, error, blocks, payload_text FROM inbox.dead_letter")
+    letter = served.execute(
+        "SELECT consumer, ordering_key, version, attempts, error, blocks, payload_text FROM inbox.dead_letter"
+    )
     assert letter == [("c", "bad", 2, 3, "poison 2", False, "{}")]
     log = served.cluster.log_since(served.cluster.test_began)
     assert f'attempt 1 of event {bad[1]} of consumer "c" failed: poison 2' in log
@@ -251,8 +251,13 @@ def test_metrics_are_openmetrics_text(served: Consumer) -> None:
     assert samples["inbox_up", name, None] == 1 and samples["inbox_processed_total", name, None] == 0
     assert samples["inbox_dead_letters", "c", None] == 1 and samples["inbox_processed_total", "c", None] == 1
     assert samples["inbox_failures_total", "c", None] == 3 and samples["inbox_latency_seconds", "c", "0.99"] > 0
-    assert samples["inbox_delivery_seconds_count", "c", None] == samples["inbox_delivery_seconds_bucket", "c", "+Inf"] == 1
-    assert samples["inbox_delivery_seconds_sum", "c", None] > 0 and ("inbox_delivery_seconds_count", name, None) not in samples
+    assert (
+        samples["inbox_delivery_seconds_count", "c", None] == samples["inbox_delivery_seconds_bucket", "c", "+Inf"] == 1
+    )
+    assert (
+        samples["inbox_delivery_seconds_sum", "c", None] > 0
+        and ("inbox_delivery_seconds_count", name, None) not in samples
+    )
 
 
 @pytest.mark.worker_errors("is not one of role|terminated")
@@ -288,8 +293,9 @@ def test_a_message_under_a_lost_lease_cannot_be_completed(consumer: Consumer) ->
 
 
 def test_consumers_of_the_server_are_not_claimed(served: Consumer) -> None:
-    with served.connect() as connection, pytest.raises(
-        psycopg.errors.ObjectNotInPrerequisiteState, match="processed in the server"
+    with (
+        served.connect() as connection,
+        pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="processed in the server"),
     ):
         served.claim(connection)
 

@@ -19,7 +19,7 @@ from cluster import Cluster, MakeCluster
 from database import Database, create_database
 from ledger import SETUP, Entry, Verdict, check, check_log, read_ledger, writer_command
 from processes import wait_until_handles
-from receiver import Receiver, answer, close_unanswered, cut_off, everything, reset
+from receiver import Receiver, answer, close_unanswered, cut_off, reset
 from waiting import wait_until
 
 AGGREGATES = 40
@@ -75,7 +75,11 @@ def wait_for_new_arrivals(receiver: Receiver, more: int) -> None:
 
 
 def conclude(
-    database: Database, receiver: Receiver, *, restarts: int = 0, repeats: bool = False,
+    database: Database,
+    receiver: Receiver,
+    *,
+    restarts: int = 0,
+    repeats: bool = False,
     log_is_kept: bool = True,
 ) -> Verdict:
     """Waits until the last event has arrived, and compares."""
@@ -142,9 +146,7 @@ def test_ledger_with_batches(make_cluster: MakeCluster, receiver: Receiver, http
 
 
 @pytest.mark.slow
-def test_ledger_with_a_destination_that_fails(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_ledger_with_a_destination_that_fails(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     """A request that fails after it took effect arrives twice; no event arrives out of order."""
     settings = {"outbox.backoff_min": "1ms", "outbox.backoff_max": "20ms"}
     database = set_up(make_cluster(settings), receiver)

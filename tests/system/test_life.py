@@ -34,10 +34,7 @@ def fail(database: Database, destination: str, event_id: str, *, permanent: bool
         "FROM outbox.event AS e WHERE e.event_id = %s",
         (destination, permanent, event_id),
     )
-    database.execute(
-        "UPDATE outbox.delivery SET next_retry_at = now() + interval '1 year' "
-        "WHERE state = 'RETRY'"
-    )
+    database.execute("UPDATE outbox.delivery SET next_retry_at = now() + interval '1 year' WHERE state = 'RETRY'")
 
 
 # -------------------------------------------------------------------------------------------------
@@ -73,8 +70,7 @@ def test_a_rename_takes_everything_along_in_its_own_transaction(with_trouble: Da
             for old, new in (("d", "x"), ("e", "d"), ("x", "e")):
                 connection.execute(f"ALTER SERVER {old} RENAME TO {new}")
         servers = connection.execute(
-            "SELECT c.destination, s.srvname FROM outbox.cursor AS c "
-            "JOIN pg_foreign_server AS s ON s.oid = c.server"
+            "SELECT c.destination, s.srvname FROM outbox.cursor AS c JOIN pg_foreign_server AS s ON s.oid = c.server"
         ).fetchall()
     assert sorted(servers) == [("d", "d"), ("e", "e")]
     with_trouble.enqueue()
@@ -260,9 +256,7 @@ def test_a_damaged_extension_can_be_dropped(guarded: Database) -> None:
 
 
 def use_up_xids(cluster: Cluster) -> None:
-    cluster.execute(
-        "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
-    )
+    cluster.execute("DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
 
 
 @dataclass
@@ -288,9 +282,7 @@ class Backlog:
         receiver = self.ahead if destination == "ahead" else self.behind
         return receiver.ids()[self.arrived[destination] :]
 
-    def hold(
-        self, database: Database, *, duplicates: bool = False, in_order: bool = True
-    ) -> None:
+    def hold(self, database: Database, *, duplicates: bool = False, in_order: bool = True) -> None:
         """Checks that unsettled and new events arrive in `database`, in order, and no others."""
         wait_until(
             lambda: database.execute("SELECT 1 FROM pg_foreign_server"), lambda found: len(found) == 2,
@@ -298,9 +290,7 @@ class Backlog:
         )  # fmt: skip
         last = database.last_position()
         new = database.enqueue("new", 3)
-        first_new = database.value(
-            "SELECT min(position) FROM outbox.event WHERE aggregate_id = 'new'"
-        )
+        first_new = database.value("SELECT min(position) FROM outbox.event WHERE aggregate_id = 'new'")
         assert first_new > last
         for destination, unsettled in self.unsettled.items():
             database.wait_for_worker("relay", destination)
@@ -345,16 +335,12 @@ def make_backlog(database: Database, ahead: Receiver, behind: Receiver) -> Backl
         fail(database, "ahead", first, permanent=True)
         fail(database, "behind", second, permanent=False)
         database.execute(
-            "SELECT outbox.enqueue('item', 'a', 'changed', '{}', version => 6, "
-            "source_event_id => gen_random_uuid())"
+            "SELECT outbox.enqueue('item', 'a', 'changed', '{}', version => 6, source_event_id => gen_random_uuid())"
         )
 
         # `behind` stops in the middle of a window.
         def from_the_fourth_on(request: Request) -> bool:
-            return (
-                request.headers["ce-subject"] == "p"
-                and int(request.headers["ce-aggregateversion"]) >= 4
-            )
+            return request.headers["ce-subject"] == "p" and int(request.headers["ce-aggregateversion"]) >= 4
 
         behind.on(from_the_fourth_on, answer(503))
         database.enqueue("p", 10)
@@ -449,9 +435,7 @@ def test_a_dump_goes_on_in_another_cluster(
     backlog.hold(database)
 
 
-def test_a_parallel_restore_loses_nothing(
-    make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver]
-) -> None:
+def test_a_parallel_restore_loses_nothing(make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver]) -> None:
     old, new = make_cluster(SETTINGS), make_cluster(SETTINGS)
     backlog = make_backlog(create_database(old), *receivers)
     path = dump(old, "db", ["-Fd", "-j", "4"])
@@ -550,8 +534,7 @@ class History:
             self.unsettled[name] = {
                 place
                 for xid, place in self.events
-                if not finished(xid, done)
-                and not (upto and finished(xid, upto) and place <= position)
+                if not finished(xid, done) and not (upto and finished(xid, upto) and place <= position)
             }
 
 
@@ -561,9 +544,7 @@ def finished(xid: int, snapshot: tuple[int, set[int]]) -> bool:
 
 def as_text(snapshot: tuple[int, set[int]]) -> str:
     next_xid, in_progress = snapshot
-    return f"{min(in_progress, default=next_xid)}:{next_xid}:" + ",".join(
-        map(str, sorted(in_progress))
-    )
+    return f"{min(in_progress, default=next_xid)}:{next_xid}:" + ",".join(map(str, sorted(in_progress)))
 
 
 @pytest.mark.parametrize("order", ["cursors first", "mixed"])
@@ -668,18 +649,14 @@ def test_nothing_works_during_a_binary_upgrade(make_cluster: MakeCluster) -> Non
     "version, advice",
     [("0.0.9", "ALTER EXTENSION pg_outbox UPDATE"), ("0.99.0", "restart the server")],
 )
-def test_sql_objects_of_another_version_are_left_alone(
-    database: Database, version: str, advice: str
-) -> None:
+def test_sql_objects_of_another_version_are_left_alone(database: Database, version: str, advice: str) -> None:
     database.add_destination("d", "null:")
     database.wait_for_worker("relay")
     right = database.value("SELECT extversion FROM pg_extension WHERE extname = 'pg_outbox'")
     began = database.cluster.log_size()
 
     def pretend(installed: str) -> None:
-        database.execute(
-            "UPDATE pg_extension SET extversion = %s WHERE extname = 'pg_outbox'", (installed,)
-        )
+        database.execute("UPDATE pg_extension SET extversion = %s WHERE extname = 'pg_outbox'", (installed,))
         database.execute("ALTER SERVER d OPTIONS (ADD topics '*')")  # has the keeper look
         database.execute("ALTER SERVER d OPTIONS (DROP topics)")
         database.disconnect()
@@ -716,9 +693,7 @@ def test_sql_objects_of_another_version_are_left_alone(
 
 
 @pytest.mark.slow
-def test_ledger_with_a_promotion(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_ledger_with_a_promotion(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     """Events that the standby had received when the primary was lost are delivered, and later ones."""
     primary = make_cluster(SETTINGS)
     database = set_up(primary, receiver)

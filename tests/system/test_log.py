@@ -17,7 +17,6 @@ from processes import wait_until_quiet, wake_ups
 from receiver import Gate, Receiver, everything, subject
 from waiting import SECOND, Stopwatch, stays, wait_until
 
-
 # The cursor is saved only when the relay ends.
 SAVED_AT_THE_END = {"outbox.cursor_flush_interval": "1h"}
 
@@ -54,9 +53,7 @@ def arrive(receiver: Receiver, ids: list[str], *, timeout: float = 60) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_in_progress_delays_its_own_events_only(
-    db: Database, receiver: Receiver
-) -> None:
+def test_a_transaction_in_progress_delays_its_own_events_only(db: Database, receiver: Receiver) -> None:
     with db.connect() as slow, db.connect() as slower:
         slow.autocommit = slower.autocommit = False
         early = enqueue(slow, "slow", 3)
@@ -72,9 +69,7 @@ def test_a_transaction_in_progress_delays_its_own_events_only(
         arrive(receiver, arrived + earlier)
 
 
-def test_events_of_one_transaction_arrive_in_order_of_their_key(
-    db: Database, receiver: Receiver
-) -> None:
+def test_events_of_one_transaction_arrive_in_order_of_their_key(db: Database, receiver: Receiver) -> None:
     with db.connect() as connection, connection.transaction():
         for n in range(1, 101):
             for key in "abc":
@@ -111,9 +106,7 @@ def test_what_was_rolled_back_is_not_delivered(db: Database, receiver: Receiver)
 
 
 @pytest.mark.extension("prepares transactions, which servers with the SQL edition rarely allow")
-def test_prepared_transactions_are_delivered_when_they_commit(
-    db: Database, receiver: Receiver
-) -> None:
+def test_prepared_transactions_are_delivered_when_they_commit(db: Database, receiver: Receiver) -> None:
     with db.connect() as connection:
         connection.autocommit = False
         ids = {}
@@ -134,9 +127,7 @@ def test_prepared_transactions_are_delivered_when_they_commit(
 
 
 @pytest.mark.extension("prepares transactions, which servers with the SQL edition rarely allow")
-def test_prepared_transactions_outlive_a_restart(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_prepared_transactions_outlive_a_restart(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     cluster = make_cluster(SAVED_AT_THE_END)
     db = create_database(cluster)
     db.add_destination("d", receiver.url())
@@ -170,9 +161,7 @@ def test_two_hundred_thousand_events_of_one_transaction_arrive_in_order(
 def test_an_asynchronous_commit_is_on_disk_before_it_is_delivered(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:
-    cluster = make_cluster(
-        {"wal_writer_delay": "10s", "synchronous_commit": "off", **NOBODY_ELSE_WRITES}
-    )
+    cluster = make_cluster({"wal_writer_delay": "10s", "synchronous_commit": "off", **NOBODY_ELSE_WRITES})
     db = create_database(cluster)
     db.execute("VACUUM")  # reading a catalog may prune it, which would write WAL behind the commit
     db.add_destination("d", receiver.url())
@@ -261,9 +250,7 @@ def fill(database: Database, transactions: int, per_transaction: int) -> None:
         other.commit()
 
 
-def test_a_backlog_is_delivered_when_a_destination_comes(
-    database: Database, receiver: Receiver, http: None
-) -> None:
+def test_a_backlog_is_delivered_when_a_destination_comes(database: Database, receiver: Receiver, http: None) -> None:
     fill(database, 100, 20)
     database.add_destination("d", receiver.url())
     database.wait_published(2100)
@@ -272,9 +259,7 @@ def test_a_backlog_is_delivered_when_a_destination_comes(
     assert len(receiver.events()) == 2100
 
 
-def test_a_new_destination_can_start_at_the_end(
-    database: Database, receiver: Receiver, http: None
-) -> None:
+def test_a_new_destination_can_start_at_the_end(database: Database, receiver: Receiver, http: None) -> None:
     database.enqueue("old", 10)
     with database.connect() as connection:
         connection.autocommit = False
@@ -296,9 +281,7 @@ def test_a_destination_that_starts_at_the_end_gets_what_commits_after_it(
     arrive(receiver, database.enqueue("new", 3))
 
 
-def test_a_destination_gets_the_topics_it_asked_for(
-    database: Database, receiver: Receiver, http: None
-) -> None:
+def test_a_destination_gets_the_topics_it_asked_for(database: Database, receiver: Receiver, http: None) -> None:
     database.add_destination("d", receiver.url(), topics="video.*, user.created")
     wanted = []
     for n in range(1, 21):
@@ -335,9 +318,7 @@ def test_destinations_do_not_wait_for_each_other(db: Database, receiver: Receive
 
 
 @pytest.mark.worker
-def test_a_clean_restart_repeats_nothing(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_a_clean_restart_repeats_nothing(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     """A relay that is told to end saves its cursor."""
     cluster = make_cluster(SAVED_AT_THE_END)
     db = create_database(cluster)
@@ -397,9 +378,7 @@ def test_a_relay_that_is_told_to_end_while_it_reads_saves_its_cursor(
     arrive(receiver, arrived + db.enqueue("last"))
 
 
-def test_a_saved_cursor_is_at_most_an_interval_old(
-    new_database: NewDatabase, receiver: Receiver, http: None
-) -> None:
+def test_a_saved_cursor_is_at_most_an_interval_old(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     db = new_database({"outbox.cursor_flush_interval": "50ms"})
     db.add_destination("d", receiver.url())
     db.wait_for_worker("relay")
@@ -431,17 +410,13 @@ def test_every_commit_wakes_the_relay_at_once(db: Database, receiver: Receiver) 
     assert max(delays) < SECOND, f"slowest {max(delays):.3f} s"
 
 
-def test_commits_wake_the_relay_from_many_sessions_at_once(
-    db: Database, receiver: Receiver
-) -> None:
+def test_commits_wake_the_relay_from_many_sessions_at_once(db: Database, receiver: Receiver) -> None:
     """A wake-up must not be lost when the relay is about to fall asleep."""
     connections = [db.connect() for _ in range(8)]
     try:
         for round_ in range(1, 151):
             for connection in connections:  # sent to all, before any answer is read
-                connection.pgconn.send_query(
-                    b"SELECT outbox.enqueue('item', 'a', 'changed', '{}', ordering_key => '')"
-                )
+                connection.pgconn.send_query(b"SELECT outbox.enqueue('item', 'a', 'changed', '{}', ordering_key => '')")
             for connection in connections:
                 while connection.pgconn.get_result() is not None:
                     pass
@@ -465,17 +440,13 @@ def insert_unnoticed(database: Database, key: str) -> None:
     )
 
 
-def test_the_poll_finds_what_nobody_announced(
-    new_database: NewDatabase, receiver: Receiver, http: None
-) -> None:
+def test_the_poll_finds_what_nobody_announced(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     db = new_database({"outbox.poll_min": "20ms", "outbox.poll_max": "200ms"})
     db.add_destination("d", receiver.url())
     arrive(receiver, db.enqueue("announced"))
     for n in range(5):
         insert_unnoticed(db, f"unnoticed {n}")
-        wait_until(
-            lambda: receiver.subjects(), lambda seen: seen[-1] == f"unnoticed {n}", what="the poll"
-        )
+        wait_until(lambda: receiver.subjects(), lambda seen: seen[-1] == f"unnoticed {n}", what="the poll")
     assert len(receiver.requests) == 6
 
 
@@ -488,9 +459,7 @@ def test_what_nobody_announced_goes_with_the_next_that_is(db: Database, receiver
 
 
 @pytest.mark.worker
-def test_no_transaction_is_open_while_the_destination_is_waited_for(
-    db: Database, receiver: Receiver
-) -> None:
+def test_no_transaction_is_open_while_the_destination_is_waited_for(db: Database, receiver: Receiver) -> None:
     arrive(receiver, db.enqueue("before"))
     db.wait_settled()  # so that the cursor is saved, and will not be while we look
     gate = Gate()
@@ -502,8 +471,7 @@ def test_no_transaction_is_open_while_the_destination_is_waited_for(
 
         def activity() -> tuple:
             return db.execute(
-                "SELECT backend_xid, backend_xmin, xact_start, state, wait_event "
-                "FROM pg_stat_activity WHERE pid = %s",
+                "SELECT backend_xid, backend_xmin, xact_start, state, wait_event FROM pg_stat_activity WHERE pid = %s",
                 (relay,),
             )[0]
 
@@ -516,10 +484,7 @@ def test_no_transaction_is_open_while_the_destination_is_waited_for(
         db.execute("VACUUM outbox.event_0")
         with db.connect() as connection:
             before = connection.execute("SELECT pg_current_xact_id()::xid").fetchone()
-            oldest = (
-                "SELECT min(backend_xmin::text::bigint) FROM pg_stat_activity "
-                "WHERE pid <> pg_backend_pid()"
-            )
+            oldest = "SELECT min(backend_xmin::text::bigint) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
             # The keeper has a snapshot for a moment when the relay comes on.
             wait_until(
                 lambda: connection.execute(oldest).fetchone(), lambda horizon: horizon == (None,),
@@ -531,9 +496,7 @@ def test_no_transaction_is_open_while_the_destination_is_waited_for(
 
 
 @pytest.mark.worker
-def test_an_idle_system_is_idle(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_an_idle_system_is_idle(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     cluster = make_cluster()
     db = create_database(cluster)
     db.add_destination("d", receiver.url())
@@ -548,9 +511,7 @@ def test_an_idle_system_is_idle(
         wait_until_quiet(pid)
 
     def activity() -> tuple[list[int], int]:
-        transactions = db.value(
-            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'db'"
-        )
+        transactions = db.value("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'db'")
         return [wake_ups(pid) for pid in pids], transactions
 
     with cluster.connect() as elsewhere:
@@ -586,9 +547,7 @@ def test_a_crash_repeats_no_more_events_than_documented(make_cluster: MakeCluste
                 "FROM generate_series(1, 10000) AS n"
             )
     database.execute("SELECT outbox.resume('d')")
-    delivered = wait_until(
-        lambda: database.published("d"), lambda n: n >= 350_000, what="most of them delivered"
-    )
+    delivered = wait_until(lambda: database.published("d"), lambda n: n >= 350_000, what="most of them delivered")
     cluster.kill_postmaster()
     cluster.start("-c", "shared_preload_libraries=")  # no relay that goes on
     saved = database.value("SELECT position FROM outbox.cursor")

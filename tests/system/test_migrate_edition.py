@@ -86,11 +86,13 @@ class World:
 
     def tables(self) -> None:
         shop = self.roles["shop"]
-        self.database.execute(f"SELECT outbox.grant_capture('{shop}', 'shop.*'), outbox.grant_produce('{shop}', 'shop.*')")
+        self.database.execute(
+            f"SELECT outbox.grant_capture('{shop}', 'shop.*'), outbox.grant_produce('{shop}', 'shop.*')"
+        )
         self.database.execute(f"CREATE SCHEMA shop AUTHORIZATION {shop}; GRANT USAGE ON SCHEMA shop TO PUBLIC")
         with self.as_role("shop") as session:
             session.execute("SET search_path = shop")
-            session.execute("CREATE TABLE orders (id int PRIMARY KEY, state text, \"Amount\" int, note text)")
+            session.execute('CREATE TABLE orders (id int PRIMARY KEY, state text, "Amount" int, note text)')
             session.execute(
                 "SELECT outbox.capture('orders', topic => 'shop.orders', condition => 'state <> ''draft''', "
                 "on_truncate => 'announce', exclude => '{note}', on_update => 'diff')"
@@ -99,7 +101,7 @@ class World:
             session.execute("CREATE TABLE parts_a PARTITION OF parts FOR VALUES IN ('a')")
             session.execute("CREATE TABLE parts_b PARTITION OF parts FOR VALUES IN ('b')")
             session.execute("SELECT outbox.capture('parts', topic => 'shop.parts', fire => 'always')")
-            session.execute("ALTER TABLE parts_b DISABLE TRIGGER \"00_outbox_capture_update\"")
+            session.execute('ALTER TABLE parts_b DISABLE TRIGGER "00_outbox_capture_update"')
             session.execute("CREATE TABLE parents (id int PRIMARY KEY)")
             session.execute("CREATE TABLE children () INHERITS (parents)")
             session.execute("ALTER TABLE children ADD PRIMARY KEY (id)")
@@ -111,8 +113,12 @@ class World:
 
     def make_view(self) -> None:
         shop = self.roles["shop"]
-        self.database.execute(f"GRANT SELECT ON outbox.event_progress TO {shop}")  # the view shows the log with its rights
-        self.database.execute("SELECT outbox.create_outbox_view('shop.outbox', 'seed', 'text/plain', 'shop.{aggregate_type}')")
+        self.database.execute(
+            f"GRANT SELECT ON outbox.event_progress TO {shop}"
+        )  # the view shows the log with its rights
+        self.database.execute(
+            "SELECT outbox.create_outbox_view('shop.outbox', 'seed', 'text/plain', 'shop.{aggregate_type}')"
+        )
         self.database.execute(f"ALTER VIEW shop.outbox OWNER TO {shop}")
 
     def rights(self) -> None:
@@ -150,7 +156,9 @@ class World:
         )
         self.database.execute("INSERT INTO outbox.transaction VALUES ('audit', 0, 1, '{[1,3)}', '{}')")
         self.database.add_destination("hooks", "endpoints:", topics="nothing", relay="external")
-        self.database.execute("INSERT INTO outbox.endpoint (server, name, url, topics) VALUES ('hooks', 'acme', 'https://127.0.0.1:9/', 'a.*')")
+        self.database.execute(
+            "INSERT INTO outbox.endpoint (server, name, url, topics) VALUES ('hooks', 'acme', 'https://127.0.0.1:9/', 'a.*')"
+        )
         self.database.execute("INSERT INTO outbox.position_gap VALUES (1000000000000, 1)")
         self.database.execute("INSERT INTO outbox.receipt_0 VALUES (gen_random_uuid(), 'audit', 1, now(), 'm1')")
         self.database.execute("INSERT INTO outbox.receipt_1 VALUES (gen_random_uuid(), 'audit', 2, now())")
@@ -158,7 +166,9 @@ class World:
     def trouble(self) -> None:
         """At the pull destination: retries, dead letters, held keys, and a batch under a lease."""
         with self.as_role("fetching") as session:
-            rows = session.execute("SELECT token, event_id, ordering_key FROM outbox.fetch('taken', 30, '1 day')").fetchall()
+            rows = session.execute(
+                "SELECT token, event_id, ordering_key FROM outbox.fetch('taken', 30, '1 day')"
+            ).fetchall()
             for row in (rows[0], rows[-1]):
                 session.execute("SELECT outbox.nack(%s, %s, 'no', %s)", (row[0], row[1], row is rows[-1]))
             self.token = session.execute("SELECT token FROM outbox.fetch('taken', 5, '1 day')").fetchone()[0]
@@ -264,7 +274,9 @@ def test_there_and_back_everything_is_the_same(world: World, migrate: Migrate, t
     database = world.database
     before = all_of(database)
     empty = {name for name, rows in before.items() if rows == []}
-    assert empty <= {"event_1", "event_3", "arriving_key", "arriving_shard"}, "the world of this test has to have rows in every table"
+    assert empty <= {"event_1", "event_3", "arriving_key", "arriving_shard"}, (
+        "the world of this test has to have rows in every table"
+    )
 
     said = migrate(database, "sql", "--credentials", str(tmp_path / "secrets"))
     assert said.startswith("0 pg_outbox is the SQL edition now"), said
@@ -298,7 +310,8 @@ def test_a_file_that_exists_is_not_overwritten(world: World, migrate: Migrate, t
 
 def topics_since(database: Database, position: int) -> list[tuple]:
     return database.execute(
-        "SELECT topic, event_type, convert_from(payload, 'UTF8') FROM outbox.event WHERE position > %s ORDER BY position", (position,)
+        "SELECT topic, event_type, convert_from(payload, 'UTF8') FROM outbox.event WHERE position > %s ORDER BY position",
+        (position,),
     )
 
 
@@ -346,7 +359,13 @@ def use_everything(world: World) -> list[tuple]:
 
 def test_everything_works_as_before(world: World, migrate: Migrate, tmp_path: Path) -> None:
     natively = use_everything(world)
-    assert {topic for topic, _, _ in natively} == {"shop.orders", "shop.parts", "shop.parents", "item.events", "shop.cart"}
+    assert {topic for topic, _, _ in natively} == {
+        "shop.orders",
+        "shop.parts",
+        "shop.parents",
+        "item.events",
+        "shop.cart",
+    }
     assert migrate(world.database, "sql", "--credentials", str(tmp_path / "secrets")).startswith("0 ")
     in_sql = use_everything(world)
     assert [(topic, kind, json.loads(data) if data.startswith("{") else data) for topic, kind, data in in_sql] == [
@@ -387,7 +406,9 @@ def test_an_owner_without_rights_on_the_server(world: World, migrate: Migrate) -
     database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {world.roles['reader']}")
     said = migrate(database, "sql", "--owner", shop)
     assert said.startswith("0 ") and f"Role {world.roles['reader']} could create destinations" in said
-    assert database.value("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox.event_2'::regclass") == shop
+    assert (
+        database.value("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'outbox.event_2'::regclass") == shop
+    )
     use_everything(world)
     with world.as_role("shop") as session:
         session.execute("SELECT outbox.enqueue('anything', '1', 'made', '{}'), outbox.grant_monitor('pg_monitor')")
@@ -403,7 +424,9 @@ def test_an_owner_without_rights_on_the_server(world: World, migrate: Migrate) -
 
 def test_a_backfill_under_way_goes_on(database: Database, migrate: Migrate) -> None:
     database.add_destination("d", "null:")
-    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 60); SELECT outbox.capture('t')")
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 60); SELECT outbox.capture('t')"
+    )
     database.execute("SELECT outbox.backfill('t', batch => 10, rate => 40)")
     done = "SELECT rows_done FROM outbox.backfill_task"
     wait_until(lambda: database.value(done), what="its first rows")
@@ -412,7 +435,9 @@ def test_a_backfill_under_way_goes_on(database: Database, migrate: Migrate) -> N
         lambda: database.execute("SELECT outbox_internal.maintain()") and database.value("SELECT state FROM outbox.backfill_task"),
         lambda state: state == "finished", what="the backfill to finish",
     )  # fmt: skip
-    keys = database.execute("SELECT aggregate_id::int FROM outbox.event WHERE event_type = 'TSnapshot' ORDER BY position")
+    keys = database.execute(
+        "SELECT aggregate_id::int FROM outbox.event WHERE event_type = 'TSnapshot' ORDER BY position"
+    )
     assert keys == [(n,) for n in range(1, 61)]
 
 
@@ -523,8 +548,16 @@ def refused(database: Database, migrate: Migrate, to: str, *reasons: str, lock_t
 
 
 def test_all_reasons_at_once(database: Database, migrate: Migrate) -> None:
-    chosen = [OF_BOTH["function"], OF_BOTH["table"], OF_BOTH["lost triggers"], OF_NATIVE["secret"], OF_NATIVE["fetchers"]]
-    break_things(database, *(statement.replace(" d ", " e ") if n == 4 else statement for n, (statement, _) in enumerate(chosen)))
+    chosen = [
+        OF_BOTH["function"],
+        OF_BOTH["table"],
+        OF_BOTH["lost triggers"],
+        OF_NATIVE["secret"],
+        OF_NATIVE["fetchers"],
+    ]
+    break_things(
+        database, *(statement.replace(" d ", " e ") if n == 4 else statement for n, (statement, _) in enumerate(chosen))
+    )
     said = refused(database, migrate, "sql", *(reason for _, reason in chosen[:4]), 'from destination "e"')
     assert said.count("ERROR:") == 5
     assert migrate(database, "sql", "--check") == said
@@ -578,7 +611,9 @@ def test_nobody_to_ask(database: Database, installation: Installation) -> None:
 @pytest.mark.parametrize("tag", ["DROP TRIGGER", "DROP SERVER", "CREATE VIEW", "CREATE TRIGGER", "GRANT"])
 def test_a_failure_in_the_middle_changes_nothing(world: World, migrate: Migrate, tmp_path: Path, tag: str) -> None:
     database, file = world.database, tmp_path / "secrets"
-    database.execute("CREATE FUNCTION fail() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$")
+    database.execute(
+        "CREATE FUNCTION fail() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$"
+    )
     before = all_of(database)
     database.execute(f"CREATE EVENT TRIGGER fail ON ddl_command_start WHEN tag IN ('{tag}') EXECUTE FUNCTION fail()")
     assert "ERROR:  not now" in migrate(database, "sql", "--credentials", str(file))
@@ -597,7 +632,9 @@ LATER = {
 
 @pytest.mark.parametrize("later", LATER)
 @pytest.mark.parametrize("to", ["sql", "native"])
-def test_writers_that_come_while_it_waits_are_not_in_the_way(world: World, migrate: Migrate, tmp_path: Path, to: str, later: str) -> None:
+def test_writers_that_come_while_it_waits_are_not_in_the_way(
+    world: World, migrate: Migrate, tmp_path: Path, to: str, later: str
+) -> None:
     """It waits for a transaction. Another that begins meanwhile must hold nothing that it needs next:
     otherwise it would never succeed beside a steady stream of writers."""
     database = world.database
@@ -642,14 +679,23 @@ def test_an_open_transaction_is_in_the_way(database: Database, migrate: Migrate,
     with database.connect() as session, session.transaction():
         session.execute("SELECT outbox.enqueue('item', '1', 'made', '{}')")
         pid = session.info.backend_pid
-        said = refused(database, migrate, to, "could not lock the tables of pg_outbox within 1 s", f"session {pid} of role", lock_timeout=1)
+        said = refused(
+            database,
+            migrate,
+            to,
+            "could not lock the tables of pg_outbox within 1 s",
+            f"session {pid} of role",
+            lock_timeout=1,
+        )
         assert "Nothing has changed." in said
         session.execute("SELECT outbox.enqueue('item', '2', 'made', '{}')")
     assert migrate(database, to).startswith("0 ")
     assert database.value("SELECT count(*) FROM outbox.event WHERE aggregate_id IN ('1', '2')") == 2
 
 
-def test_a_prepared_transaction_is_in_the_way(new_database: NewDatabase, make_cluster: MakeCluster, migrate: Migrate) -> None:
+def test_a_prepared_transaction_is_in_the_way(
+    new_database: NewDatabase, make_cluster: MakeCluster, migrate: Migrate
+) -> None:
     cluster = make_cluster({"max_prepared_transactions": "2"})
     cluster.execute("CREATE DATABASE db")
     database = Database(cluster, "db")
@@ -761,7 +807,12 @@ def test_those_that_wait_fail_at_most_once(world: World, migrate: Migrate, tmp_p
         for thread in threads:
             thread.start()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'waits' AND wait_event_type = 'Lock'"
-        wait_until(lambda: watcher.execute(waiting).fetchone(), lambda row: row == (len(WAITING),), what="all to wait", timeout=20)
+        wait_until(
+            lambda: watcher.execute(waiting).fetchone(),
+            lambda row: row == (len(WAITING),),
+            what="all to wait",
+            timeout=20,
+        )
         watcher.execute("INSERT INTO public.go VALUES (1)")
     for thread in (migration, *threads):
         thread.join()

@@ -131,7 +131,9 @@ def test_alerts_fire_for_what_they_are_made_for_and_none_before(
 
     # An endpoint that refuses for good, and a handler that fails.
     receiver.on(everything, answer(413))
-    database.execute("CREATE OR REPLACE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'")
+    database.execute(
+        "CREATE OR REPLACE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'"
+    )
     database.enqueue("a")
     seen = {"OutboxDeadLetters", "InboxEventsFail", "InboxMessageWaits"}
     wait_until(prometheus.firing, lambda firing: firing >= seen, what=f"{seen}, and an answer of 413")
@@ -274,7 +276,9 @@ def test_dashboard_and_alerts_use_figures_that_exist(watched: tuple[Database, Da
 
 @pytest.mark.extension("workers, and an inbox in the same database")
 @pytest.mark.parametrize("watched", [SECONDS_FOR_MINUTES], indirect=True, ids=["sql_exporter"])
-def test_queries_of_sql_exporter_return_the_figures_that_are_served(watched: tuple[Database, Database, Prometheus]) -> None:
+def test_queries_of_sql_exporter_return_the_figures_that_are_served(
+    watched: tuple[Database, Database, Prometheus],
+) -> None:
     """Each metric as sql_exporter would make it: a row is a sample, its labels are columns, and a null is left out."""
     database, _, prometheus = watched
     database.enqueue("a", 10)

@@ -42,9 +42,7 @@ def wait_for_state(db: Database, event_id: str, state: str, destination: str = "
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_destination_gets_nothing_and_others_all(
-    db: Database, receiver: Receiver
-) -> None:
+def test_a_paused_destination_gets_nothing_and_others_all(db: Database, receiver: Receiver) -> None:
     other = Receiver()
     db.add_destination("d", receiver.url())
     db.add_destination("other", other.url())
@@ -120,7 +118,8 @@ def test_an_operators_open_transaction_stops_nothing(db: Database, receiver: Rec
 
 
 @pytest.mark.parametrize(
-    "call", ["pause('x')", "seek('x', 'end')", "replay('x')", "redrive('x')", "discard('x', everything => true, why => 'x')"]
+    "call",
+    ["pause('x')", "seek('x', 'end')", "replay('x')", "redrive('x')", "discard('x', everything => true, why => 'x')"],
 )
 def test_a_destination_that_does_not_exist(db: Database, call: str) -> None:
     with pytest.raises(psycopg.errors.UndefinedObject, match='destination "x" does not exist'):
@@ -219,9 +218,9 @@ def test_replay_delivers_a_selection_again(db: Database, receiver: Receiver) -> 
     replay = db.value("SELECT outbox.replay('d', aggregate_id => 'a')")
     wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3])
     wait_for_rows(db, [])
-    assert db.execute(
-        "SELECT events, waiting, dead FROM outbox.replay_progress WHERE id = %s", (replay,)
-    ) == [(3, 0, 0)]
+    assert db.execute("SELECT events, waiting, dead FROM outbox.replay_progress WHERE id = %s", (replay,)) == [
+        (3, 0, 0)
+    ]
     db.execute("SELECT outbox.replay('d', event_ids => ARRAY[%s::uuid])", (ids[1],))
     wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3, 2])
     assert receiver.versions("b") == [1, 2, 3]

@@ -15,8 +15,9 @@ import pytest
 from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from outbox_relay import OutboxRelay
+from pooler import PROGRAM as PGBOUNCER
+from pooler import Pooler
 from processes import stop_process
-from pooler import PROGRAM as PGBOUNCER, Pooler
 from receiver import Gate, Receiver, answer, subject
 from waiting import SLOWNESS, wait_until
 
@@ -24,7 +25,15 @@ from waiting import SLOWNESS, wait_until
 class RelayProcess:
     """A running outbox-relay."""
 
-    def __init__(self, program: Path, databases: list[Database], log: Path, session: str, options: tuple[str, ...], of_database: str) -> None:
+    def __init__(
+        self,
+        program: Path,
+        databases: list[Database],
+        log: Path,
+        session: str,
+        options: tuple[str, ...],
+        of_database: str,
+    ) -> None:
         self.log_path = log
         config = log.with_suffix(".toml")
         config.write_text("".join(
@@ -66,7 +75,9 @@ def start_relay(installation: Installation, tmp_path: Path) -> Iterator[StartRel
         pytest.skip("NOT TESTED: outbox-relay is not part of this build")
     started: list[RelayProcess] = []
 
-    def start(*databases: Database, session: str = "auto", options: tuple[str, ...] = (), of_database: str = "") -> RelayProcess:
+    def start(
+        *databases: Database, session: str = "auto", options: tuple[str, ...] = (), of_database: str = ""
+    ) -> RelayProcess:
         log = tmp_path / f"relay_{len(started)}.log"
         started.append(RelayProcess(program, list(databases), log, session, options, of_database))
         return started[-1]
@@ -131,7 +142,9 @@ def test_once_ends_when_everything_is_delivered(database: Database, start_relay:
     assert database.value("SELECT position FROM outbox.cursor") == database.last_position()
 
 
-def test_counters_go_on_in_the_next_relay(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_counters_go_on_in_the_next_relay(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     database.add_destination("d", receiver.url(), relay="external")
     database.enqueue(count=30)
     first = start_relay(database)
@@ -169,7 +182,9 @@ def test_the_age_of_events_that_are_delivered_again_is_no_latency(
     database.enqueue("a")
     database.wait_published(31)
     latencies = "SELECT latency_buckets[16], latency_buckets[17], latency_p99 < interval '1 day' FROM outbox.status"
-    wait_until(lambda: database.execute(latencies), lambda rows: rows == [(11, 11, True)], what="the latencies of 11 events")
+    wait_until(
+        lambda: database.execute(latencies), lambda rows: rows == [(11, 11, True)], what="the latencies of 11 events"
+    )
 
 
 def test_a_large_window_arrives_in_order(
@@ -223,13 +238,16 @@ def test_destinations_that_are_down_share_the_memory(
     first may take half of it and the last finds the least."""
     payload = "x" * 1000
     database.execute(
-        "SELECT outbox.enqueue('item', n::text, 'changed', to_jsonb(%s::text)) FROM generate_series(1, 12000) AS n", (payload,)
+        "SELECT outbox.enqueue('item', n::text, 'changed', to_jsonb(%s::text)) FROM generate_series(1, 12000) AS n",
+        (payload,),
     )
     database.add_destination("d", receiver.url(), relay="external", start="end")
     start_relay(database, options=("--memory", "16MB"))
 
     def figures() -> dict[str, tuple[str, int]]:
-        rows = database.execute("SELECT c.destination, s.state, s.unsettled FROM outbox.cursor AS c JOIN outbox.relay_status AS s USING (number)")
+        rows = database.execute(
+            "SELECT c.destination, s.state, s.unsettled FROM outbox.cursor AS c JOIN outbox.relay_status AS s USING (number)"
+        )
         return {name: (state, unsettled) for name, state, unsettled in rows}
 
     down = [f"down_{number}" for number in range(4)]
@@ -246,7 +264,9 @@ def test_destinations_that_are_down_share_the_memory(
     assert sum(held[name][1] for name in down) * len(payload) < 16 * 1024 * 1024, held
 
 
-def test_topics_and_several_databases(new_database: NewDatabase, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_topics_and_several_databases(
+    new_database: NewDatabase, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     databases = [new_database(), new_database()]
     for number, database in enumerate(databases):
         database.add_destination("all", receiver.url(f"/{number}/all"), relay="external")
@@ -260,11 +280,16 @@ def test_topics_and_several_databases(new_database: NewDatabase, receiver: Recei
         for destination in ("all", "some", "inside"):
             database.wait_settled(destination)
     for number in range(2):
-        arrived = {path: [r for r in receiver.requests if r.target == f"/{number}/{path}"] for path in ("all", "some", "inside")}
+        arrived = {
+            path: [r for r in receiver.requests if r.target == f"/{number}/{path}"]
+            for path in ("all", "some", "inside")
+        }
         assert {path: len(requests) for path, requests in arrived.items()} == {"all": 2, "some": 1, "inside": 2}
 
 
-def test_an_event_wakes_a_relay_at_rest(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_an_event_wakes_a_relay_at_rest(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     database.add_destination("d", receiver.url(), relay="external")
     start_relay(database, options=("--lease", "10min"))  # so that no renewal finds the event
     for number in range(1, 6):
@@ -274,7 +299,9 @@ def test_an_event_wakes_a_relay_at_rest(database: Database, receiver: Receiver, 
     assert receiver.versions("a") == [1, 2, 3, 4, 5]
 
 
-def test_a_notification_right_behind_an_answer(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_a_notification_right_behind_an_answer(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     """The relay reads both at once, and then nothing more comes from the server."""
     database.add_destination("d", receiver.url(), relay="external")
     relay = start_relay(database, options=("--lease", "10min"))
@@ -284,14 +311,24 @@ def test_a_notification_right_behind_an_answer(database: Database, receiver: Rec
             other.autocommit = False
             other.execute("LOCK TABLE outbox.relay IN SHARE MODE")
             database.execute("NOTIFY outbox_wake, 'operate'")  # the relay renews its lease at once
-            wait_until(lambda: database.value(CONTROL_SESSION.format("wait_event_type")), lambda seen: seen == "Lock", what="a statement that waits")
+            wait_until(
+                lambda: database.value(CONTROL_SESSION.format("wait_event_type")),
+                lambda seen: seen == "Lock",
+                what="a statement that waits",
+            )
             stop_process(relay.process.pid)
             other.rollback()
-        wait_until(lambda: database.value(CONTROL_SESSION.format("state")), lambda state: state == "idle", what="its answer")
+        wait_until(
+            lambda: database.value(CONTROL_SESSION.format("state")), lambda state: state == "idle", what="its answer"
+        )
         database.enqueue(first=number)
         # The queue has pages; it is empty when every listener has read those before the last one.
         database.execute("SELECT pg_notify('nobody', n || repeat('x', 7000)) FROM generate_series(1, 3) AS n")
-        wait_until(lambda: database.value("SELECT pg_notification_queue_usage()"), lambda usage: usage == 0, what="the notification")
+        wait_until(
+            lambda: database.value("SELECT pg_notification_queue_usage()"),
+            lambda usage: usage == 0,
+            what="the notification",
+        )
         relay.signal(signal.SIGCONT)
         wait_arrived(receiver, number)
         wait_at_rest(database)
@@ -344,7 +381,8 @@ def test_idle_destinations_beside_a_busy_one_are_asked_for_together(
         database.wait_settled(name)
     database.enqueue("i", topic="idle")
     wait_until(
-        lambda: {request.target for request in receiver.requests} >= {f"/{name}" for name in idle}, what="the event at all of them"
+        lambda: {request.target for request in receiver.requests} >= {f"/{name}" for name in idle},
+        what="the event at all of them",
     )
 
 
@@ -381,7 +419,9 @@ def test_a_relay_that_rests_beside_a_busy_one_is_woken(
     wait_until(arrived, what="the event of the other one")
 
 
-def test_a_lease_outlasts_a_slow_renewal(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_a_lease_outlasts_a_slow_renewal(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     """The database answers after more than a quarter of the lease, but before its end."""
     database.add_destination("d", receiver.url(), relay="external")
     relay = start_relay(database, options=("--lease", "20s"))
@@ -416,7 +456,9 @@ def test_a_lease_outlasts_a_slow_renewal(database: Database, receiver: Receiver,
 def test_retries_and_dead_letters(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
     receiver.on(subject("comes"), answer(400), times=2)
     receiver.on(subject("stays"), answer(400))
-    database.add_destination("d", receiver.url(), relay="external", retry_base="10ms", retry_max="20ms", max_attempts="5")
+    database.add_destination(
+        "d", receiver.url(), relay="external", retry_base="10ms", retry_max="20ms", max_attempts="5"
+    )
     start_relay(database)
     for key in ("comes", "stays", "well"):
         database.enqueue(key, 3)
@@ -429,9 +471,13 @@ def test_retries_and_dead_letters(database: Database, receiver: Receiver, http: 
     receiver.forget_rules()
     before = len(receiver.versions("stays"))
     database.execute("SELECT outbox.redrive('d')")
-    wait_until(lambda: receiver.versions("stays")[before:], lambda seen: seen == [1, 2, 3], what="the dead letters again")
     wait_until(
-        lambda: database.value("SELECT count(*) FROM outbox.delivery"), lambda rows: rows == 0, what="outbox.delivery to be empty"
+        lambda: receiver.versions("stays")[before:], lambda seen: seen == [1, 2, 3], what="the dead letters again"
+    )
+    wait_until(
+        lambda: database.value("SELECT count(*) FROM outbox.delivery"),
+        lambda rows: rows == 0,
+        what="outbox.delivery to be empty",
     )
     database.wait_settled()
 
@@ -454,13 +500,17 @@ def test_pause_resume_and_seek(database: Database, receiver: Receiver, http: Non
     assert receiver.versions("a") == [1, 2, 1, 2]
 
 
-def test_changed_renamed_and_dropped(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_changed_renamed_and_dropped(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     database.add_destination("d", receiver.url("/old"), relay="external")
     start_relay(database)
     database.enqueue()
     database.wait_settled()
     database.execute(f"ALTER SERVER d OPTIONS (SET url '{receiver.url('/new')}')")
-    wait_until(lambda: database.enqueue() and receiver.requests[-1].target, lambda path: path == "/new", what="the new URL")
+    wait_until(
+        lambda: database.enqueue() and receiver.requests[-1].target, lambda path: path == "/new", what="the new URL"
+    )
     database.execute("ALTER SERVER d RENAME TO e")
     database.enqueue("after")
     wait_until(lambda: "after" in receiver.subjects(), what="an event after the new name")
@@ -494,7 +544,9 @@ def test_misconfigured(database: Database, receiver: Receiver, http: None, start
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_relay_is_replaced_at_once(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_a_killed_relay_is_replaced_at_once(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     """Its session has ended, so nobody waits for the end of its lease, which is ten minutes away."""
     database.add_destination("d", receiver.url(), relay="external")
     first = start_relay(database, options=("--lease", "10min"))
@@ -520,7 +572,9 @@ def test_a_relay_that_hangs_is_replaced_and_settles_nothing(
     wait_arrived(receiver, 1)
     first.signal(signal.SIGCONT)
     wait_until(
-        first.log, lambda log: "another relay has taken over" in log or "no connection" in log, what="the first relay to notice"
+        first.log,
+        lambda log: "another relay has taken over" in log or "no connection" in log,
+        what="the first relay to notice",
     )
     database.enqueue(first=2)
     wait_arrived(receiver, 2)
@@ -532,9 +586,7 @@ def test_replicas_share_destinations(database: Database, start_relay: StartRelay
     for number in range(20):
         database.add_destination(f"d{number}", "null:", relay="external")
     relays = [start_relay(database, options=("--name", name)) for name in ("one", "two")]
-    held = (
-        "SELECT r.name, count(*)::integer FROM outbox.cursor AS c JOIN outbox.relay AS r ON r.id = c.relay GROUP BY r.name"
-    )
+    held = "SELECT r.name, count(*)::integer FROM outbox.cursor AS c JOIN outbox.relay AS r ON r.id = c.relay GROUP BY r.name"
     wait_until(lambda: dict(database.execute(held)), lambda seen: sum(seen.values()) == 20, what="all to be served")
     assert relays[0].stop() == 0
     wait_until(lambda: dict(database.execute(held)), lambda seen: seen == {"two": 20}, what="the other to serve all")
@@ -670,7 +722,9 @@ def test_answers_during_a_slow_statement_cost_no_processor_time(
         blocker.execute("BEGIN")
         blocker.execute("LOCK TABLE outbox.delivery IN SHARE MODE")
         database.enqueue("refused")
-        blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        blocked = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
         wait_until(lambda: database.value(blocked), what="the relay to wait for the lock")
         gate.open()
         wait_until(lambda: not gate.holding, what="the answer to the other request")

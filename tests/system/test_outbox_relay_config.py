@@ -17,7 +17,8 @@ import pytest
 
 from cluster import Cluster, Installation
 from database import Database, NewDatabase
-from pooler import PROGRAM as PGBOUNCER, Pooler
+from pooler import PROGRAM as PGBOUNCER
+from pooler import Pooler
 from processes import assert_threads_block_signals
 from receiver import Receiver, answer
 from waiting import wait_until
@@ -83,7 +84,7 @@ def program(installation: Installation, tmp_path: Path) -> Iterator[Program]:
 
 
 def section(database: Database, name: str = "orders", **keys: str) -> str:
-    lines = [f"[databases.{name}]", f"url = \"{database.cluster.conninfo(database.name)}\""]
+    lines = [f"[databases.{name}]", f'url = "{database.cluster.conninfo(database.name)}"']
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in keys.items())]) + "\n"
 
 
@@ -179,7 +180,7 @@ def test_a_role_without_the_right(program: Program, database: Database) -> None:
     cluster = database.cluster
     database.execute("CREATE ROLE relay_without_right LOGIN")
     try:
-        toml = f"[databases.orders]\nurl = \"{cluster.conninfo(database.name, 'relay_without_right')}\"\n"
+        toml = f'[databases.orders]\nurl = "{cluster.conninfo(database.name, "relay_without_right")}"\n'
         done = program.check(toml)
         assert done.returncode == 1
         assert "FAIL  orders  pg_outbox  permission denied" in done.stdout
@@ -203,7 +204,7 @@ def test_check_of_databases_that_cannot_be_used(program: Program, new_database: 
     assert done.returncode == 1
     assert "FAIL  empty  pg_outbox  " in done.stdout
     assert "(pg_outbox is missing in this database, or older than outbox-relay.)" in done.stdout
-    assert 'FAIL  gone  connection  connection to server' in done.stdout
+    assert "FAIL  gone  connection  connection to server" in done.stdout
     assert 'database "no_such_database" does not exist' in done.stdout
 
 
@@ -229,7 +230,9 @@ def test_credentials_come_from_variables_and_files(
 
 
 def test_expressions_are_checked(program: Program, database: Database, receiver: Receiver, http: None) -> None:
-    database.execute("CREATE FUNCTION wanted(key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN key = 'a'")
+    database.execute(
+        "CREATE FUNCTION wanted(key text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN key = 'a'"
+    )
     database.add_destination("d", receiver.url(), relay="external", filter="public.wanted(aggregate_id)")
     database.add_destination("plain", receiver.url(), relay="external")
     done = program.check(section(database))
@@ -244,7 +247,9 @@ def test_expressions_are_checked(program: Program, database: Database, receiver:
 def test_a_password_reaches_the_server_and_no_message(program: Program, make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster(started=False)
     hba = cluster.data / "pg_hba.conf"
-    hba.write_text("local all postgres trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+    hba.write_text(
+        "local all postgres trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+    )
     cluster.start()
     cluster.execute("CREATE EXTENSION pg_outbox")
     cluster.execute(f"CREATE ROLE relay LOGIN PASSWORD '{SECRET}'")
@@ -318,7 +323,9 @@ def test_the_sql_edition_signs_for_endpoints(
 ) -> None:
     database = sql_edition(installation, new_database)
     database.execute("INSERT INTO outbox.destination_config VALUES ('hooks', %s)", (json.dumps({"url": "endpoints:"}),))
-    database.execute("INSERT INTO outbox.endpoint (server, name, url) VALUES ('hooks', 'acme', %s)", (receiver.url("/acme"),))
+    database.execute(
+        "INSERT INTO outbox.endpoint (server, name, url) VALUES ('hooks', 'acme', %s)", (receiver.url("/acme"),)
+    )
     master = b"m" * 32
     toml = section(database) + f'[credentials.hooks]\nsigning_secret = "whsec_{base64.b64encode(master).decode()}"\n'
     program.start("--config", program.write(toml), "--listen", "127.0.0.1:0")
@@ -411,9 +418,7 @@ def test_a_pooler_is_found_out(
 
 
 def port_of(program: Program) -> int:
-    found = wait_until(
-        lambda: re.search(r"listening on port (\d+)", program.log()), what="the port in the log"
-    )
+    found = wait_until(lambda: re.search(r"listening on port (\d+)", program.log()), what="the port in the log")
     assert found is not None
     return int(found[1])
 
@@ -432,7 +437,9 @@ def test_the_http_port_of_a_process_that_serves(
     program: Program, database: Database, receiver: Receiver, http: None
 ) -> None:
     database.add_destination("d", receiver.url(), relay="external")
-    process = program.start("--config", program.write(section(database)), "--listen", "127.0.0.1:0", "--name", "relay-1")
+    process = program.start(
+        "--config", program.write(section(database)), "--listen", "127.0.0.1:0", "--name", "relay-1"
+    )
     port = port_of(program)
     wait_until(lambda: get(port, "/readyz"), lambda answer: answer == (200, "ok\n"), what="the process to be ready")
     assert get(port, "/healthz") == (200, "ok\n")
@@ -461,9 +468,7 @@ def test_the_http_port_of_a_process_that_serves(
 def test_a_process_without_its_database_is_alive_and_not_ready(program: Program) -> None:
     program.start("--listen", "127.0.0.1:0", OUTBOX_DATABASE_URL=f"postgresql://me:{SECRET}@127.0.0.1:1/d")
     port = port_of(program)
-    code, reason = wait_until(
-        lambda: get(port, "/readyz"), lambda answer: "database: " in answer[1], what="the reason"
-    )
+    code, reason = wait_until(lambda: get(port, "/readyz"), lambda answer: "database: " in answer[1], what="the reason")
     assert code == 503
     assert get(port, "/healthz")[0] == 200
     assert SECRET not in reason + get(port, "/status")[1] + program.log()

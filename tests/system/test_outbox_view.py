@@ -49,9 +49,7 @@ INSERT = """
 """
 
 
-def insert(
-    on: Database | psycopg.Connection, key: str = "a", version: int = 1, aggregate_type: str = "item"
-) -> str:
+def insert(on: Database | psycopg.Connection, key: str = "a", version: int = 1, aggregate_type: str = "item") -> str:
     connection = on.connection if isinstance(on, Database) else on
     event_id = str(uuid.uuid4())
     connection.execute(INSERT, (event_id, aggregate_type, key, version))
@@ -72,9 +70,7 @@ def lifecycle(db: Database, event_id: str) -> dict[str, Any]:
 
 
 def wait_for_lifecycle(db: Database, event_id: str, what: str, predicate: Any) -> dict[str, Any]:
-    return wait_until(
-        lambda: lifecycle(db, event_id), predicate, what=f"app_outbox to show event {event_id} {what}"
-    )
+    return wait_until(lambda: lifecycle(db, event_id), predicate, what=f"app_outbox to show event {event_id} {what}")
 
 
 def wait_published(db: Database, event_id: str) -> dict[str, Any]:
@@ -165,9 +161,7 @@ def test_an_event_waits_for_its_first_destination(db: Database) -> None:
     wait_published(db, event_id)
 
 
-def test_all_destinations_that_select_an_event_must_have_it(
-    db: Database, receiver: Receiver, http: None
-) -> None:
+def test_all_destinations_that_select_an_event_must_have_it(db: Database, receiver: Receiver, http: None) -> None:
     gate = Gate()
     receiver.on(everything, gate.held())
     db.add_destination("quick", "null:", receipts="on")
@@ -197,9 +191,7 @@ def test_an_event_for_one_destination_is_published_when_that_one_has_it(db: Data
     event_id = insert(db)
     db.wait_settled()
     assert lifecycle(db, event_id)["published_at"] is None
-    db.execute(
-        "UPDATE outbox.event SET only_to = (SELECT number FROM outbox.cursor WHERE destination = 'd')"
-    )
+    db.execute("UPDATE outbox.event SET only_to = (SELECT number FROM outbox.cursor WHERE destination = 'd')")
     wait_published(db, event_id)
 
 
@@ -231,9 +223,7 @@ def test_a_retry_is_shown(db: Database, receiver: Receiver, http: None) -> None:
     assert row["published_at"] is None
 
 
-def test_an_event_that_was_given_up_waits_for_nothing(
-    db: Database, receiver: Receiver, http: None
-) -> None:
+def test_an_event_that_was_given_up_waits_for_nothing(db: Database, receiver: Receiver, http: None) -> None:
     receiver.on(everything, answer(400))
     db.add_destination("d", receiver.url(), max_attempts="1")
     event_id = insert(db)
@@ -401,9 +391,10 @@ def test_views_are_dumped_and_restored(make_cluster: MakeCluster) -> None:
     target.execute("SET ROLE app")
     new = insert(target, version=2)
     target.execute("RESET ROLE")
-    assert target.execute(
-        "SELECT event_id::text, topic, content_type FROM outbox.event ORDER BY position"
-    ) == [(old, "x.changed", "text/plain"), (new, "x.changed", "text/plain")]
+    assert target.execute("SELECT event_id::text, topic, content_type FROM outbox.event ORDER BY position") == [
+        (old, "x.changed", "text/plain"),
+        (new, "x.changed", "text/plain"),
+    ]
     assert target.execute("SELECT schema_version FROM app_outbox") == [(1,), (1,)]
     target.execute("INSERT INTO view_tutorial (topic, message) VALUES ('a.b', '{}')")
     assert target.execute("SELECT topic, state FROM view_tutorial") == [("a.b", "pending")]
@@ -490,9 +481,7 @@ def begin_ledger(cluster: Cluster, receiver: Receiver) -> Database:
     return database
 
 
-def test_ledger_across_an_adoption(
-    make_cluster: MakeCluster, receiver: Receiver, http: None
-) -> None:
+def test_ledger_across_an_adoption(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     database = begin_ledger(make_cluster(), receiver)
     with writers(database):
         wait_until(

@@ -126,7 +126,9 @@ def test_tables_are_aligned(tool: Tool) -> None:
     tool.database.execute(
         "INSERT INTO inbox.consumer (name, role) VALUES ('a', 'postgres'), ('größter Dienst', 'postgres')"
     )
-    tool.database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (2, 12345, 0, now())")
+    tool.database.execute(
+        "INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (2, 12345, 0, now())"
+    )
     header, first, second = tool.inbox("status").splitlines()
     assert first.startswith("a               postgres  handled outside ")
     assert second.startswith("größter Dienst  postgres  not subscribed  ")
@@ -170,7 +172,7 @@ def test_errors_have_the_servers_hint(tool: Tool) -> None:
 def test_no_database(tool: Tool) -> None:
     done = tool.run("-d", f"{tool.cluster.conninfo('nowhere')}", "inbox", "status")
     assert (done.returncode, done.stdout) == (1, "")
-    assert 'outboxctl: connection to server' in done.stderr
+    assert "outboxctl: connection to server" in done.stderr
     assert 'database "nowhere" does not exist' in done.stderr
 
 
@@ -220,7 +222,9 @@ def test_dead_letters_are_listed(tool: Tool) -> None:
     assert [row["event_id"] for row in tool.json("dead-letters", "list", "c", "--limit", "2")] == ids[:2]
     tool.database.execute("INSERT INTO inbox.consumer (name, role) VALUES ('catalog', 'postgres')")
     assert tool.json("dead-letters", "list", "catalog") == []
-    assert 'consumer "catalgo" does not exist\nHINT:  Did you mean "catalog"?' in tool.refused("dead-letters", "list", "catalgo")
+    assert 'consumer "catalgo" does not exist\nHINT:  Did you mean "catalog"?' in tool.refused(
+        "dead-letters", "list", "catalgo"
+    )
     assert tool.refused("dead-letters", "list", "other").endswith('consumer "other" does not exist\n')
     assert tool.json("dead-letters", "list")[0]["payload"] == r"\x7b7d"
     _, first, *_ = tool.inbox("dead-letters", "list").splitlines()
@@ -241,7 +245,10 @@ def test_dead_letters_are_redriven(tool: Tool) -> None:
 
 def test_dead_letters_are_discarded(tool: Tool) -> None:
     ids = consumer_with_dead_letters(tool, 3)
-    assert tool.inbox("dead-letters", "discard", "c", ids[0], ids[1], "--why", "test data", "--yes") == "2 dead letters discarded\n"
+    assert (
+        tool.inbox("dead-letters", "discard", "c", ids[0], ids[1], "--why", "test data", "--yes")
+        == "2 dead letters discarded\n"
+    )
     assert [row["event_id"] for row in tool.json("dead-letters", "list")] == ids[2:]
     assert operations(tool) == [("discard", "test data")]
 
@@ -306,7 +313,9 @@ def test_an_event_is_enqueued_found_and_shown(outbox: Callable[..., Any]) -> Non
 
 def test_destinations_are_shown_and_operated(outbox: Callable[..., Any], database: Database) -> None:
     outbox("enqueue", "a", "42", "Happened", "{}")
-    assert [(row["destination"], row["url"], row["topics"]) for row in outbox("destinations")] == [("d", "pull:", "a.events")]
+    assert [(row["destination"], row["url"], row["topics"]) for row in outbox("destinations")] == [
+        ("d", "pull:", "a.events")
+    ]
     assert outbox("pause", "d", "--why", "upgrade") == {"destination": "d", "state": "paused"}
     assert outbox("status", "d")[0]["state"] == "paused"
     assert [row["object"] for row in outbox("health")] == ['destination "d"']
@@ -377,7 +386,11 @@ def test_events_are_shown_as_they_commit(tool: Tool, database: Database) -> None
     try:
         # It has looked once when it shows the first of these, which may be any of them.
         seen = wait_until(
-            lambda: database.value("SELECT outbox.enqueue('a', '1', 'First', '{}')") and select.select([tail.stdout], [], [], 0.1)[0], what="tail to be there"
+            lambda: (
+                database.value("SELECT outbox.enqueue('a', '1', 'First', '{}')")
+                and select.select([tail.stdout], [], [], 0.1)[0]
+            ),
+            what="tail to be there",
         )
         assert seen
         last = str(database.value("SELECT outbox.enqueue('a', '1', 'Last', '{}')"))
@@ -480,7 +493,9 @@ class Screen:
 
 def consumer_of(database: Database, name: str) -> None:
     database.execute("INSERT INTO inbox.consumer (name) VALUES (%s)", (name,))
-    database.execute("INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (1, 1000, 0, now())")
+    database.execute(
+        "INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (1, 1000, 0, now())"
+    )
 
 
 def test_top_shows_rates_until_q_is_pressed(tool: Tool) -> None:
@@ -503,7 +518,9 @@ def test_top_shows_several_databases_and_goes_on_without_one(tool: Tool, new_dat
     other.execute("CREATE EXTENSION pg_inbox")
     consumer_of(tool.database, "catalog")
     consumer_of(other, "invoices")
-    screen = Screen(tool, *(word for each in (tool.database, other) for word in ("-d", tool.cluster.conninfo(each.name))))
+    screen = Screen(
+        tool, *(word for each in (tool.database, other) for word in ("-d", tool.cluster.conninfo(each.name)))
+    )
 
     def shows(text: str) -> bool:
         other.execute("UPDATE inbox.progress SET processed = processed + 500")
@@ -511,7 +528,7 @@ def test_top_shows_several_databases_and_goes_on_without_one(tool: Tool, new_dat
 
     # A rate is that of its own database: only the second one has any.
     for text in (tool.database.name, "catalog", other.name, "invoices", "█"):
-        wait_until(lambda: shows(text), what=f"{text} on the screen")  # noqa: B023
+        wait_until(lambda: shows(text), what=f"{text} on the screen")
     # Not DROP EXTENSION: its locks and those of a query of top may be a deadlock.
     drop_database(Database(tool.cluster, "postgres"), tool.database.name)
     screen.drawn = ""

@@ -23,7 +23,17 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.extension
 
-TABLES = ["event", "source_event", "delivery", "batch", "captured", "producer", "operation", "backfill_row", "transaction"]
+TABLES = [
+    "event",
+    "source_event",
+    "delivery",
+    "batch",
+    "captured",
+    "producer",
+    "operation",
+    "backfill_row",
+    "transaction",
+]
 MESSAGES = ["consumer", "subscription", "message", "processed", "waiting", "dead_message", "tombstone", "setting"]
 
 
@@ -58,7 +68,9 @@ def clusters(old_installation: Installation, installation: Installation) -> Iter
 
 def finds_library(installation: Installation) -> bool:
     """pg_upgrade loads $libdir/pg_outbox, which 18 does not look for elsewhere."""
-    return "extension_destdir" in installation.settings or Path(installation.ask("--pkglibdir"), "pg_outbox.so").exists()
+    return (
+        "extension_destdir" in installation.settings or Path(installation.ask("--pkglibdir"), "pg_outbox.so").exists()
+    )
 
 
 def no_checksums(old: Installation, new: Installation) -> list[str]:
@@ -87,7 +99,9 @@ def upgrade(old: Cluster, new: Cluster) -> None:
 
 
 def failures(database: Database) -> list[tuple[str, int, str]]:
-    return database.execute("SELECT aggregate_id, version, state FROM outbox.delivery WHERE operation IS NULL ORDER BY 1, 2")
+    return database.execute(
+        "SELECT aggregate_id, version, state FROM outbox.delivery WHERE operation IS NULL ORDER BY 1, 2"
+    )
 
 
 def names_of_objects(outbox: Database, inbox: Database) -> set[str]:
@@ -143,7 +157,9 @@ def test_everything_unfinished_goes_on(clusters: tuple[Cluster, Cluster], receiv
     outbox.execute("SELECT outbox.pause_backfill(%s)", (backfill,))
     wait_until(lambda: outbox.pid("backfill"), lambda pid: pid is None, what="its worker to end")
     done = rows_done(outbox, backfill)
-    wait_until(lambda: copy.value("SELECT count(*) FROM item"), lambda copied: copied == done, what="this part to be copied")
+    wait_until(
+        lambda: copy.value("SELECT count(*) FROM item"), lambda copied: copied == done, what="this part to be copied"
+    )
     outbox.pause("copy")
     outbox.execute("UPDATE item SET version = 2, name = 'changed' WHERE id <= 10")
     outbox.execute("SELECT outbox.create_outbox_view('app_outbox', 'seed')")
@@ -157,7 +173,9 @@ def test_everything_unfinished_goes_on(clusters: tuple[Cluster, Cluster], receiv
     upgrade(old, new)
     outbox, copy = Database(new, "app"), Database(new, "copy")
     there = rows(outbox, "outbox", TABLES) | rows(copy, "inbox", MESSAGES)
-    assert {table: sorted(set(before[table]) ^ set(there[table])) for table in before if before[table] != there[table]} == {}
+    assert {
+        table: sorted(set(before[table]) ^ set(there[table])) for table in before if before[table] != there[table]
+    } == {}
     assert names_of_objects(outbox, copy) == objects
 
     # New events have higher positions than the old ones, and arrive after them.

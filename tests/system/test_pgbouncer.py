@@ -83,7 +83,9 @@ def test_a_setting_of_a_session_reaches_another_client(database: Database, start
 
 def test_settings_of_the_connection_string_are_refused_or_ignored(database: Database, start: Start) -> None:
     options = f"-c outbox.traceparent={TRACE}"
-    with pytest.raises(psycopg.OperationalError, match="unsupported startup parameter(: options| in options: outbox.traceparent)"):
+    with pytest.raises(
+        psycopg.OperationalError, match="unsupported startup parameter(: options| in options: outbox.traceparent)"
+    ):
         connect(start(), database, options=options)
     with connect(start("ignore_startup_parameters = options"), database, options=options) as connection:
         assert database.value(TRACE_OF, (enqueue(connection),)) is None
@@ -161,7 +163,9 @@ def test_a_destination_loses_its_prepared_statement_unless_it_is_kept(
         assert 'prepared statement "outbox_receive" does not exist' in error
 
 
-def test_a_check_of_a_destination_notices_the_pooler(database: Database, new_database: NewDatabase, start: Start) -> None:
+def test_a_check_of_a_destination_notices_the_pooler(
+    database: Database, new_database: NewDatabase, start: Start
+) -> None:
     inbox = new_database(extension=False)
     inbox.execute("CREATE EXTENSION pg_inbox")
     for port, noticed in (start().port, True), (inbox.cluster.port, False):

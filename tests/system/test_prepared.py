@@ -20,9 +20,7 @@ def create_server(url: str) -> str:
     return f"CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url '{url}')"
 
 
-def test_a_prepared_destination_gets_its_relay_when_it_is_committed(
-    database: Database, receiver: Receiver
-) -> None:
+def test_a_prepared_destination_gets_its_relay_when_it_is_committed(database: Database, receiver: Receiver) -> None:
     prepare(database, create_server(receiver.url()))
     database.execute("COMMIT PREPARED 'p'")
     database.wait_for_worker("relay", "d")
@@ -30,9 +28,7 @@ def test_a_prepared_destination_gets_its_relay_when_it_is_committed(
     wait_until(lambda: receiver.ids(), lambda seen: seen == ids, what="the event to arrive")
 
 
-def test_a_prepared_change_is_heard_of_when_it_is_committed(
-    database: Database, receiver: Receiver
-) -> None:
+def test_a_prepared_change_is_heard_of_when_it_is_committed(database: Database, receiver: Receiver) -> None:
     database.add_destination("d", receiver.url("/before"))
     database.wait_for_worker("relay", "d")
     prepare(database, f"ALTER SERVER d OPTIONS (SET url '{receiver.url('/after')}')")
@@ -43,9 +39,7 @@ def test_a_prepared_change_is_heard_of_when_it_is_committed(
     )  # fmt: skip
 
 
-def test_a_prepared_extension_gets_its_workers_when_it_is_committed(
-    new_database: object, receiver: Receiver
-) -> None:
+def test_a_prepared_extension_gets_its_workers_when_it_is_committed(new_database: object, receiver: Receiver) -> None:
     database = new_database(extension=False)  # type: ignore[operator]
     prepare(database, "CREATE EXTENSION pg_outbox", create_server(receiver.url()))
     database.execute("COMMIT PREPARED 'p'")

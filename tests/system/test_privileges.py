@@ -278,7 +278,10 @@ USERS_OF_INTERNALS = {
     "outbox_internal.oldest_unread_events": ("monitor", VIEW),
     "outbox_internal.list_destinations": ("monitor", VIEW),
     "outbox_internal.ask_nodes": ("monitor", VIEW),
-    "outbox_internal.node_status": ("monitor", "other nodes of a Citus cluster call it, as the reader of outbox.cluster_status"),
+    "outbox_internal.node_status": (
+        "monitor",
+        "other nodes of a Citus cluster call it, as the reader of outbox.cluster_status",
+    ),
     "outbox_internal.held_keys": ("operator", VIEW),
     "outbox_internal.first_of_key": ("operator", VIEW),
     "outbox_internal.relay_settings": ("relay", RELAY),
@@ -436,7 +439,9 @@ def test_every_object_is_granted_as_listed(people: People) -> None:
         role = people.with_right(kind)
         for name, privileges in people.database.execute(ALLOWED, {"role": role}):  # type: ignore[arg-type]
             users = found.setdefault(name, [])
-            assert set(privileges) - WRITES.get((kind, name), set()) <= {"EXECUTE", "SELECT", "USAGE"}, f"{kind} may {privileges} {name}"
+            assert set(privileges) - WRITES.get((kind, name), set()) <= {"EXECUTE", "SELECT", "USAGE"}, (
+                f"{kind} may {privileges} {name}"
+            )
             if privileges:
                 users.append(kind)
     users_of = {name: ", ".join(users) for name, users in found.items()}
@@ -593,9 +598,7 @@ def test_granting_can_be_delegated(people: People) -> None:
         (("postgres", None), errors.NotNullViolation),
     ],
 )
-def test_invalid_grants_are_refused(
-    people: People, arguments: tuple[object, ...], error: type[psycopg.Error]
-) -> None:
+def test_invalid_grants_are_refused(people: People, arguments: tuple[object, ...], error: type[psycopg.Error]) -> None:
     values = ", ".join(["%s"] * len(arguments))
     with pytest.raises(error):
         people.database.execute(f"SELECT outbox.grant_produce({values})", arguments)
@@ -603,7 +606,7 @@ def test_invalid_grants_are_refused(
 
 
 def test_names_of_roles_are_only_names(people: People) -> None:
-    name = f'"x TO PUBLIC; --''$$%s {people.database.name}'
+    name = '"x TO PUBLIC; --$$%s {people.database.name}'
     role = sql.Identifier(name)
     people.database.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
     quoted = people.database.value("SELECT quote_ident(%s)", (name,))
@@ -626,9 +629,7 @@ def test_names_of_roles_are_only_names(people: People) -> None:
 
 
 def enqueue(connection: psycopg.Connection, topic: str | None, aggregate_type: str = "video") -> None:
-    connection.execute(
-        "SELECT outbox.enqueue(%s, '1', 'Changed', '{}', topic => %s)", (aggregate_type, topic)
-    )
+    connection.execute("SELECT outbox.enqueue(%s, '1', 'Changed', '{}', topic => %s)", (aggregate_type, topic))
 
 
 def may(connection: psycopg.Connection, topic: str | None) -> bool:
@@ -1096,9 +1097,7 @@ FAIL = """
 
 
 def test_dead_letters_are_for_the_owner_of_the_consumer_and_operators(people: People) -> None:
-    ours, operator, monitor = (
-        people.with_right(kind) for kind in ("consumer", "inbox operator", "inbox monitor")
-    )
+    ours, operator, monitor = (people.with_right(kind) for kind in ("consumer", "inbox operator", "inbox monitor"))
     theirs = people.add("other")
     people.database.execute("SELECT inbox.grant_consume(%s)", (theirs,))
     letters = "SELECT consumer, error FROM inbox.dead_letter ORDER BY consumer"
@@ -1117,14 +1116,18 @@ def test_dead_letters_are_for_the_owner_of_the_consumer_and_operators(people: Pe
         connection.execute("SELECT inbox.set_policy('theirs', 1)")
     with people.connect(operator) as connection:
         assert connection.execute(letters).fetchall() == [("ours", "not secret")]
-        for statement in ("TABLE inbox.dead_message", "SELECT inbox.claim('ours')", "SELECT inbox.set_policy('ours', 1)"):
+        for statement in (
+            "TABLE inbox.dead_message",
+            "SELECT inbox.claim('ours')",
+            "SELECT inbox.set_policy('ours', 1)",
+        ):
             with refused():
                 connection.execute(statement)
         assert connection.execute("SELECT inbox.redrive('ours')").fetchone() == (1,)
         people.database.execute("UPDATE inbox.message SET received_at = now() - interval '1 hour'")
-        assert connection.execute("SELECT role, operation FROM inbox.operation WHERE operation = 'redrive'").fetchall() == [
-            (operator, "redrive")
-        ]
+        assert connection.execute(
+            "SELECT role, operation FROM inbox.operation WHERE operation = 'redrive'"
+        ).fetchall() == [(operator, "redrive")]
     with people.connect(ours) as connection:
         token = connection.execute("SELECT token FROM inbox.claim('ours')").fetchone()
         assert token is not None

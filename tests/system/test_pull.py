@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 
 from cluster import REPOSITORY, MakeCluster
 from database import Database, NewDatabase, create_database, enqueue
-from ledger import SETUP, check, check_log, read_ledger
+from ledger import SETUP, check, read_ledger
 from test_ledger import AGGREGATES, writers
 from waiting import stays, wait_until
 
@@ -46,9 +46,7 @@ def ack(database: Database, events: list[dict[str, Any]]) -> int:
 
 def nack(database: Database, event: dict[str, Any], permanent: bool = False) -> list[str]:
     """Returns events that must not be sent any more."""
-    rows = database.execute(
-        "SELECT outbox.nack(%s, %s, 'no', %s)", (event["token"], event["event_id"], permanent)
-    )
+    rows = database.execute("SELECT outbox.nack(%s, %s, 'no', %s)", (event["token"], event["event_id"], permanent))
     return [str(row[0]) for row in rows]
 
 
@@ -156,9 +154,7 @@ def test_fewer_events_than_a_batch_has(database: Database) -> None:
 def test_large_payloads_make_small_batches(database: Database) -> None:
     pull_destination(database)
     for n in range(8):
-        database.execute(
-            "SELECT outbox.enqueue('item', 'a', 'changed', jsonb_build_object('x', repeat('y', 1000000)))"
-        )
+        database.execute("SELECT outbox.enqueue('item', 'a', 'changed', jsonb_build_object('x', repeat('y', 1000000)))")
     assert len(fetch(database)) < 8
     database.execute("SELECT outbox.release(token) FROM outbox.batch WHERE token IS NOT NULL")
     assert len(drain(database)) == 8
@@ -602,9 +598,7 @@ class Fetchers:
 
     def wait_for_more(self, more: int) -> None:
         goal = len(set(self.sent())) + more
-        wait_until(
-            lambda: len(set(self.sent())), lambda n: n >= goal, timeout=60, what=f"{more} more events"
-        )
+        wait_until(lambda: len(set(self.sent())), lambda n: n >= goal, timeout=60, what=f"{more} more events")
 
     def kill(self) -> None:
         process = self.processes.pop(0)
@@ -674,7 +668,7 @@ def test_the_relay_of_the_documentation(database: Database, tmp_path: Path) -> N
     (text,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/destinations/pull.md").read_text(), re.DOTALL)
     program = tmp_path / "relay.py"
     refusal = (
-        'refused = []\nsent = publish\ndef publish(event):\n'
+        "refused = []\nsent = publish\ndef publish(event):\n"
         '    if event["version"] == 2 and not refused:\n'
         '        refused.append(event)\n        raise Refused("not now")\n    sent(event)\n\n\n'
     )

@@ -210,7 +210,9 @@ def codes_raised() -> set[str]:
     for path in [*REPOSITORY.glob("sql/**/*.sql"), *REPOSITORY.glob("extension/**/*.[ch]pp")]:
         text = path.read_text()
         found |= set(re.findall(r"ERRCODE = '([0-9A-Z]{5})'", text))
-        names = re.findall(r"ERRCODE = '([a-z_]+)'", text) + re.findall(r"(?:errcode\(|return )ERRCODE_([A-Z_]+)\b(?!\()", text)
+        names = re.findall(r"ERRCODE = '([a-z_]+)'", text) + re.findall(
+            r"(?:errcode\(|return )ERRCODE_([A-Z_]+)\b(?!\()", text
+        )
         found |= {code_of(name) for name in names}
     return found
 

@@ -115,9 +115,7 @@ def test_the_configuration_of_kubernetes(installation: Installation, tmp_path: P
     toml = config_map["data"]["relay.toml"]
     assert_is_a_configuration(installation, tmp_path, toml)
     mounts = {mount["name"]: mount["mountPath"] for mount in pod_of(deployment)["containers"][0]["volumeMounts"]}
-    assert set(re.findall(r'file = "([^"]+)"', toml)) == {
-        f"{mounts['secrets']}/{key}" for key in secret["stringData"]
-    }
+    assert set(re.findall(r'file = "([^"]+)"', toml)) == {f"{mounts['secrets']}/{key}" for key in secret["stringData"]}
     grace = pod_of(deployment)["terminationGracePeriodSeconds"]
     limit = re.search(r'shutdown_timeout = "(\d+)s"', toml)
     assert limit is not None and int(limit[1]) < grace

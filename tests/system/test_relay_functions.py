@@ -36,7 +36,9 @@ class Caller:
         places = ", ".join(["%s"] * len(arguments))
         return self.session.execute(f"SELECT * FROM outbox_internal.relay_{function}({places})", arguments).fetchall()  # type: ignore[return-value]
 
-    def beat(self, held: dict[int, int] | None = None, idle: dict[int, str] | None = None, rest: bool = False) -> dict[str, Any]:
+    def beat(
+        self, held: dict[int, int] | None = None, idle: dict[int, str] | None = None, rest: bool = False
+    ) -> dict[str, Any]:
         held, idle = held or {}, idle or {}
         return self.rows("beat", self.id, "test", "1", LEASE, self.direct, list(held), list(held.values()),
                          list(idle), list(idle.values()), rest)[0]  # fmt: skip
@@ -44,7 +46,9 @@ class Caller:
     def take(self, number: int) -> dict[str, Any]:
         return self.rows("take", self.id, number, self.direct)[0]
 
-    def look(self, number: int, since: str = BEGINNING, max_events: int = 100, patterns: str = "%") -> list[dict[str, Any]]:
+    def look(
+        self, number: int, since: str = BEGINNING, max_events: int = 100, patterns: str = "%"
+    ) -> list[dict[str, Any]]:
         return self.rows("look", number, [patterns], since, None, 0, max_events)
 
     def read_window(self, number: int, since: str, window_end: str, at_once: int) -> list[dict[str, Any]]:
@@ -62,7 +66,9 @@ class Caller:
                 return read
 
     def save(self, number: int, lease: int, done: str, position: int) -> str:
-        return self.rows("save", number, lease, done, None, position, True, [], [], [], [], [], [], 0, 0, 0)[0]["relay_save"]
+        return self.rows("save", number, lease, done, None, position, True, [], [], [], [], [], [], 0, 0, 0)[0][
+            "relay_save"
+        ]
 
 
 @pytest.fixture
@@ -118,7 +124,9 @@ def test_one_relay_at_a_time(db: Database) -> None:
     assert not second.beat()["free"]
     assert second.take(number)["lease"] is None
     first.session.close()
-    wait_until(lambda: second.beat()["free"], lambda free: free == [number], what="the lock of a session that has ended")
+    wait_until(
+        lambda: second.beat()["free"], lambda free: free == [number], what="the lock of a session that has ended"
+    )
     assert second.take(number)["lease"] == taken["lease"] + 1
     assert second.save(number, taken["lease"], "5:5:", 1) == "lost"
 
@@ -198,7 +206,9 @@ def test_a_large_window_with_few_of_the_positions(db: Database) -> None:
         late.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}')")
         window_end = caller.look(number, since)[0]["window_end"]
         late.execute("COMMIT")
-    early_ones = db.value("SELECT array_agg(event_id::text ORDER BY position) FROM outbox.event WHERE aggregate_id = 'early'")
+    early_ones = db.value(
+        "SELECT array_agg(event_id::text ORDER BY position) FROM outbox.event WHERE aggregate_id = 'early'"
+    )
     for at_once in (1, 4, 10, 100):
         read = [str(row["event_id"]) for row in caller.read_window(number, since, window_end, at_once)]
         assert read == [early_ones[0], *ids[:-3], early_ones[1], *ids[-3:]], at_once
@@ -277,7 +287,9 @@ def test_trouble(db: Database) -> None:
         names = ("moved_xids", "moved_positions", "released_xids", "released_positions", "released_errors",
                  "released_steps", "refused_xids", "refused_positions", "refused_errors", "refused_permanent",
                  "parked_xids", "parked_positions", "confirmed", "unsent", "keys")  # fmt: skip
-        return caller.rows("record", number, lease, token, *[arrays.get(name, nothing) for name in names], None, None)[0]
+        return caller.rows("record", number, lease, token, *[arrays.get(name, nothing) for name in names], None, None)[
+            0
+        ]
 
     answer = record(refused_xids=[refused["xid"]], refused_positions=[refused["position"]], refused_errors=["no"],
                     refused_permanent=[False], parked_xids=[behind["xid"]], parked_positions=[behind["position"]],
@@ -290,7 +302,9 @@ def test_trouble(db: Database) -> None:
     assert caller.beat({number: lease}, {number: "999999:999999:"})["work"] == [number]
     header, *retries = caller.rows("retries", number, lease, token, 0, 100, 1_000_000)
     assert header["outcome"] == "ok"
-    assert [(row["position"], row["attempts"], row["key_failed"]) for row in retries] == [(refused["position"], 1, True)]
+    assert [(row["position"], row["attempts"], row["key_failed"]) for row in retries] == [
+        (refused["position"], 1, True)
+    ]
     answer = record(confirmed=[refused["position"]], keys=["a"])
     assert answer["freed_keys"] == []
     _, row = caller.rows("retries", number, lease, token, 0, 100, 1_000_000)
@@ -322,7 +336,9 @@ def test_calls_do_not_read_all_that_waits(db: Database) -> None:
     for _ in range(7):  # then the server chooses the plan that is kept
         for call in calls.values():
             blocks_of(caller.session, call)
-    db.execute("INSERT INTO outbox.source_event SELECT gen_random_uuid(), 'a', n::text, 'E', gen_random_uuid() FROM generate_series(1, 30000) AS n")
+    db.execute(
+        "INSERT INTO outbox.source_event SELECT gen_random_uuid(), 'a', n::text, 'E', gen_random_uuid() FROM generate_series(1, 30000) AS n"
+    )
     db.execute(
         """INSERT INTO outbox.delivery (destination, state, attempts, next_retry_at, position, xid, occurred_at, event_id, schema_version,
                                         topic, aggregate_type, aggregate_id, event_type, ordering_key, content_type)
@@ -331,13 +347,17 @@ def test_calls_do_not_read_all_that_waits(db: Database) -> None:
              FROM outbox.event AS e, generate_series(1, 30000) AS n"""
     )
     db.execute("ANALYZE outbox.delivery")  # as the server does by itself
-    pages = db.value("SELECT least(pg_relation_size('outbox.delivery'), pg_relation_size('outbox.source_event')) / 8192")
+    pages = db.value(
+        "SELECT least(pg_relation_size('outbox.delivery'), pg_relation_size('outbox.source_event')) / 8192"
+    )
     assert pages > 300
     read = {name: blocks_of(caller.session, call) for name, call in calls.items()}
     assert {name: blocks for name, blocks in read.items() if blocks > 200} == {}
 
 
-@pytest.mark.parametrize("state, policy, held", [("DEAD", "release", 0), ("DEAD", "block", 20_000), ("PENDING", "release", 20_000)])
+@pytest.mark.parametrize(
+    "state, policy, held", [("DEAD", "release", 0), ("DEAD", "block", 20_000), ("PENDING", "release", 20_000)]
+)
 def test_a_relay_starts_soon_whatever_is_in_trouble(db: Database, state: str, policy: str, held: int) -> None:
     """It asks for the keys that are held. Dead letters, each of another key, must not cost a function call each."""
     db.change_destination("d", on_dead_letter=policy)
@@ -354,9 +374,11 @@ def test_a_relay_starts_soon_whatever_is_in_trouble(db: Database, state: str, po
     )  # fmt: skip
     follow = f"SELECT * FROM outbox_internal.relay_follow({number}, {lease})"
     assert blocks_of(caller.session, follow) < 4 * max(held, 5_000)
-    assert db.value("SELECT cardinality(f.held_keys) FROM ({}) AS f".format(follow)) == held
+    assert db.value(f"SELECT cardinality(f.held_keys) FROM ({follow}) AS f") == held
     if state == "DEAD":  # otherwise all of them get their turn
-        assert blocks_of(caller.session, f"SELECT * FROM outbox_internal.relay_begin({number}, {lease}, NULL)") < 8 * max(held, 5_000)
+        assert blocks_of(
+            caller.session, f"SELECT * FROM outbox_internal.relay_begin({number}, {lease}, NULL)"
+        ) < 8 * max(held, 5_000)
 
 
 def test_nobody_goes_to_sleep_beside_an_open_enqueue(db: Database) -> None:

@@ -115,9 +115,7 @@ def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
         )  # fmt: skip
         stays(lambda: count(database), len(ids), seconds=1, what="events in the log")
         dump.rollback()
-        wait_until(
-            lambda: count(database), lambda n: n == ENOUGH, what="what the writer has not touched to be emptied"
-        )
+        wait_until(lambda: count(database), lambda n: n == ENOUGH, what="what the writer has not touched to be emptied")
         writer.commit()
     assert late is not None
     wait_until(lambda: str(late[0]) in receiver.ids(), what="the late event")
@@ -199,9 +197,7 @@ def test_sessions_hear_that_the_ring_has_turned(new_database: NewDatabase, isola
 
 def segment_of_new_event(session: Any) -> str:
     session.execute("SELECT outbox.enqueue('item', 'x', 'changed', '{}')")
-    return session.execute(
-        "SELECT tableoid::regclass::text FROM outbox.event WHERE aggregate_id = 'x'"
-    ).fetchone()[0]
+    return session.execute("SELECT tableoid::regclass::text FROM outbox.event WHERE aggregate_id = 'x'").fetchone()[0]
 
 
 @pytest.mark.extension("the size is looked at once a second there, when this log is many times too large")
@@ -216,9 +212,7 @@ def test_a_log_that_is_too_large_can_detach_the_destination_that_holds_it(
 
     def fill() -> str | None:
         enqueue(database)
-        return database.value(
-            "SELECT destination FROM outbox.operation WHERE action = 'detach'"
-        )
+        return database.value("SELECT destination FROM outbox.operation WHERE action = 'detach'")
 
     assert wait_until(fill, what="a destination to be detached") == "stuck"
     wait_until(

@@ -37,9 +37,7 @@ def table(cluster: Cluster) -> str:
     for name, default, unit, low, high, kind, context, short, extra in rows:
         limits = f"{low} … {high} {unit}".strip() if kind == "integer" else ""
         value = f"{default} {unit}".strip() if default else "empty"
-        lines.append(
-            f"| `{name}` | {value} | {limits} | {CONTEXTS[context]} | {short} {extra}".rstrip() + " |"
-        )
+        lines.append(f"| `{name}` | {value} | {limits} | {CONTEXTS[context]} | {short} {extra}".rstrip() + " |")
     return HEAD + "\n".join(lines) + "\n"
 
 

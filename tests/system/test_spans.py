@@ -19,6 +19,7 @@ from outbox_relay import OutboxRelay
 from receiver import Gate, Receiver, answer, everything, raw
 from waiting import wait_until
 
+
 @pytest.fixture
 def headers_file() -> Iterator[Path]:
     directory = make_directory("headers")
@@ -41,9 +42,7 @@ def enqueue(database: Database, traceparent: str | None, count: int = 1) -> list
         (headers, count))]  # fmt: skip
 
 
-def test_a_delivery_is_a_span_of_a_sampled_trace(
-    traced: Database, receiver: Receiver, collector: Collector
-) -> None:
+def test_a_delivery_is_a_span_of_a_sampled_trace(traced: Database, receiver: Receiver, collector: Collector) -> None:
     before = time.time_ns()
     traced.add_destination("d", receiver.url())
     enqueue(traced, None)
@@ -93,14 +92,20 @@ def test_a_collector_that_is_away_holds_up_nothing(traced: Database, receiver: R
     traced.add_destination("d", receiver.url())
     enqueue(traced, SAMPLED, 100)
     traced.wait_settled()
-    wait_until(traced.log_of_relay, lambda log: re.search(r"tracing: spans lost: \d+ \(Failed to connect", log), what="the line about lost spans")
+    wait_until(
+        traced.log_of_relay,
+        lambda log: re.search(r"tracing: spans lost: \d+ \(Failed to connect", log),
+        what="the line about lost spans",
+    )
     collector.listen()
     enqueue(traced, SAMPLED)
     collector.wait_for_requests(1)
 
 
 @pytest.mark.parametrize("mode", ["silent", "endless", "redirects"])
-def test_a_collector_that_misbehaves_holds_up_nothing(traced: Database, receiver: Receiver, collector: Collector, mode: str) -> None:
+def test_a_collector_that_misbehaves_holds_up_nothing(
+    traced: Database, receiver: Receiver, collector: Collector, mode: str
+) -> None:
     gate = Gate()
     collector.on(everything, {
         "silent": gate.held(),
@@ -123,7 +128,9 @@ def test_spans_go_over_http(database: Database) -> None:
             database.execute(f"ALTER SYSTEM SET outbox.otlp_endpoint = '{value}'")
 
 
-@pytest.mark.parametrize("content, complaint", [(None, "could not read"), ("no header", 'invalid value for option "headers"')])
+@pytest.mark.parametrize(
+    "content, complaint", [(None, "could not read"), ("no header", 'invalid value for option "headers"')]
+)
 def test_without_usable_headers_there_are_no_spans(
     new_database: NewDatabase, collector: Collector, receiver: Receiver, headers_file: Path, content: str | None, complaint: str
 ) -> None:  # fmt: skip
@@ -140,7 +147,9 @@ def test_outbox_relay_sends_spans(
     database: Database, http: None, receiver: Receiver, collector: Collector, headers_file: Path
 ) -> None:  # fmt: skip
     options = f'otlp_endpoint = "{collector.endpoint}"\notlp_headers_file = "{headers_file}"'
-    relay = OutboxRelay(database.cluster, database.name, options=options, of_database='allowed_hosts = "127.0.0.1"').start()
+    relay = OutboxRelay(
+        database.cluster, database.name, options=options, of_database='allowed_hosts = "127.0.0.1"'
+    ).start()
     try:
         database.add_destination("d", receiver.url(), relay="external")
         (id,) = enqueue(database, SAMPLED)

@@ -61,7 +61,9 @@ class TlsServer(nginx.Nginx):
         pace = "" if http2 else "limit_req zone=slow burst=1000;"
         # The authority has signed the certificate of the server only; a client may have the same.
         verify = f"ssl_verify_client on; ssl_client_certificate {self.authority};" if clients else ""
-        super().__init__(CONFIGURATION, root, http2="http2" if http2 else "", pace=pace, clients=verify, requests=requests)
+        super().__init__(
+            CONFIGURATION, root, http2="http2" if http2 else "", pace=pace, clients=verify, requests=requests
+        )
 
     def url(self, host: str = "127.0.0.1", path: str = "events") -> str:
         return f"https://{host}:{self.port}/{path}"
@@ -143,9 +145,7 @@ def test_a_server_may_answer_before_it_has_read_the_request(
 ) -> None:
     """libcurl 7.88 may lose such an answer, but never the event, and no request hangs until its timeout."""
     server = tls_server()
-    database.add_destination(
-        "d", server.url(path="early"), ca_file=server.authority, request_timeout="10min"
-    )
+    database.add_destination("d", server.url(path="early"), ca_file=server.authority, request_timeout="10min")
     ids = enqueue_keys(database)
     database.wait_published(600)
     assert {request.event_id for request in server.wait_for(ids)} == set(ids)
@@ -165,9 +165,7 @@ def test_an_unknown_authority_is_a_failure_that_says_so(
     database.wait_published(3)
 
 
-def test_a_certificate_of_another_host_is_refused(
-    database: Database, tls_server: Callable[..., TlsServer]
-) -> None:
+def test_a_certificate_of_another_host_is_refused(database: Database, tls_server: Callable[..., TlsServer]) -> None:
     server = tls_server()
     database.add_destination("d", server.url("localhost"), ca_file=server.authority)
     database.enqueue()
@@ -176,9 +174,7 @@ def test_a_certificate_of_another_host_is_refused(
     assert not server.requests()
 
 
-def test_a_missing_ca_file_is_a_failure_that_says_so(
-    database: Database, tls_server: Callable[..., TlsServer]
-) -> None:
+def test_a_missing_ca_file_is_a_failure_that_says_so(database: Database, tls_server: Callable[..., TlsServer]) -> None:
     server = tls_server()
     database.add_destination("d", server.url(), ca_file="/nowhere/ca.crt")
     database.enqueue()
@@ -186,9 +182,7 @@ def test_a_missing_ca_file_is_a_failure_that_says_so(
     assert "/nowhere/ca.crt" in error
 
 
-def test_a_redirect_is_a_failure_that_says_so(
-    database: Database, tls_server: Callable[..., TlsServer]
-) -> None:
+def test_a_redirect_is_a_failure_that_says_so(database: Database, tls_server: Callable[..., TlsServer]) -> None:
     server = tls_server()
     database.add_destination("d", server.url(path="moved"), ca_file=server.authority)
     database.enqueue()
@@ -202,9 +196,7 @@ def test_retry_after_may_be_a_date(database: Database, tls_server: Callable[...,
     server = tls_server()
     database.add_destination("d", server.url(path="later"), ca_file=server.authority)
     database.enqueue()
-    pause = wait_until(
-        lambda: database.value("SELECT next_attempt_at - now() FROM outbox.status"), what="a pause"
-    )
+    pause = wait_until(lambda: database.value("SELECT next_attempt_at - now() FROM outbox.status"), what="a pause")
     assert timedelta(hours=23) < pause < timedelta(hours=25), "the longest pause is a day"
 
 
@@ -293,7 +285,9 @@ def test_a_key_with_a_passphrase_is_a_failure_that_says_so(
     _, certificate, key = server.certificates
     locked = f"{key}.locked"
     subprocess.run(
-        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:x", "-out", locked], check=True, capture_output=True
+        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:x", "-out", locked],
+        check=True,
+        capture_output=True,
     )
     map_certificate(database, certificate, locked)
     database.enqueue()

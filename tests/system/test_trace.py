@@ -41,11 +41,17 @@ def headers(database: Database) -> list[dict[str, Any] | None]:
 
 
 def enqueue(database: Database, headers: dict[str, Any] | None = None) -> None:
-    database.execute("SELECT outbox.enqueue('item', '1', 'changed', '{}', headers => %s)", (json.dumps(headers) if headers else None,))
+    database.execute(
+        "SELECT outbox.enqueue('item', '1', 'changed', '{}', headers => %s)",
+        (json.dumps(headers) if headers else None,),
+    )
 
 
 def set_trace(database: Database, traceparent: str, tracestate: str = "") -> None:
-    database.execute("SELECT set_config('outbox.traceparent', %s, false), set_config('outbox.tracestate', %s, false)", (traceparent, tracestate))
+    database.execute(
+        "SELECT set_config('outbox.traceparent', %s, false), set_config('outbox.tracestate', %s, false)",
+        (traceparent, tracestate),
+    )
 
 
 # -------------------------------------------------------------------------------------------------
@@ -58,8 +64,10 @@ def test_events_of_a_transaction_carry_its_trace(database: Database) -> None:
         database.execute(f"SET LOCAL outbox.traceparent = '{PARENT}'")
         enqueue(database)
         database.execute("SELECT outbox.enqueue('item', '1', 'changed', 'x'::bytea, 'text/plain')")
-        database.execute("SELECT outbox.enqueue(ARRAY[ROW('item', '1', 'changed', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "
-                         "NULL), ROW('item', '1', 'changed', NULL, NULL, NULL, NULL, '{\"h\": 1}', NULL, NULL, NULL, NULL, NULL, NULL)]::outbox.new_event[])")
+        database.execute(
+            "SELECT outbox.enqueue(ARRAY[ROW('item', '1', 'changed', '{}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, "
+            "NULL), ROW('item', '1', 'changed', NULL, NULL, NULL, NULL, '{\"h\": 1}', NULL, NULL, NULL, NULL, NULL, NULL)]::outbox.new_event[])"
+        )
     enqueue(database)
     own = {"traceparent": PARENT}
     assert headers(database) == [own, own, own, own | {"h": 1}, None]
@@ -95,7 +103,9 @@ def test_what_is_not_a_trace_context_is_refused(database: Database, wrong: str) 
 
 
 def test_changes_of_captured_tables_carry_the_trace(database: Database) -> None:
-    database.execute("CREATE TABLE item (id int PRIMARY KEY, tenant text); SELECT outbox.capture('item', 'item', on_truncate => 'announce')")
+    database.execute(
+        "CREATE TABLE item (id int PRIMARY KEY, tenant text); SELECT outbox.capture('item', 'item', on_truncate => 'announce')"
+    )
     set_trace(database, PARENT)
     database.execute("INSERT INTO item VALUES (1), (2)")
     database.execute("UPDATE item SET tenant = 'a' WHERE id = 1")
@@ -107,7 +117,9 @@ def test_changes_of_captured_tables_carry_the_trace(database: Database) -> None:
 def test_rows_of_an_outbox_view_carry_the_trace(database: Database) -> None:
     database.execute("SELECT outbox.create_outbox_view('events', 'debezium')")
     set_trace(database, PARENT)
-    database.execute("INSERT INTO events (id, aggregatetype, aggregateid, type, payload) VALUES (gen_random_uuid(), 'item', '1', 'changed', '{}')")
+    database.execute(
+        "INSERT INTO events (id, aggregatetype, aggregateid, type, payload) VALUES (gen_random_uuid(), 'item', '1', 'changed', '{}')"
+    )
     assert headers(database) == [{"traceparent": PARENT}]
 
 
@@ -136,7 +148,9 @@ CARRIED = {"traceparent": PARENT, "tracestate": STATE}
         (f"{ENQUEUE}, $${COMMENT}$$", None),
     ],
 )  # fmt: skip
-def test_a_comment_of_the_statement_is_read(database: Database, session: psycopg.Connection, statement: str, expected: dict | None) -> None:
+def test_a_comment_of_the_statement_is_read(
+    database: Database, session: psycopg.Connection, statement: str, expected: dict | None
+) -> None:
     database.execute(statement)
     assert headers(database) == [expected]
 
@@ -241,5 +255,7 @@ def test_the_processor_sets_the_trace_of_each_event(inbox: Database) -> None:
     inbox.execute("CREATE FUNCTION handle(message inbox.message) RETURNS void LANGUAGE sql AS 'SELECT take_note()'")
     inbox.execute("SELECT inbox.subscribe('c', '*', 'handle')")
     receive(inbox, "c", *RECEIVED)
-    wait_until(lambda: inbox.value("SELECT count(*) FROM note"), lambda n: n == len(RECEIVED), what="all messages handled")
+    wait_until(
+        lambda: inbox.value("SELECT count(*) FROM note"), lambda n: n == len(RECEIVED), what="all messages handled"
+    )
     assert_noted(inbox)

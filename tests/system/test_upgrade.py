@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -159,18 +158,22 @@ def test_an_outbox_view_still_takes_events(outbox: Database, layout: str) -> Non
     before = outbox.execute(VIEW_COLUMNS)
     update(outbox)
     assert outbox.execute(VIEW_COLUMNS) == before
-    names = "id, aggregate_type, aggregate_id, event_type, version" if layout == "seed" else "id, aggregatetype, aggregateid, type"
+    names = (
+        "id, aggregate_type, aggregate_id, event_type, version"
+        if layout == "seed"
+        else "id, aggregatetype, aggregateid, type"
+    )
     more = ", 1" if layout == "seed" else ""
     outbox.execute(
         f"INSERT INTO app_outbox ({names}, payload) VALUES (gen_random_uuid(), 'item', 'a', 'changed'{more}, '{{}}')"
     )
-    assert outbox.execute("SELECT aggregate_type, aggregate_id, event_type FROM outbox.event") == [("item", "a", "changed")]
+    assert outbox.execute("SELECT aggregate_type, aggregate_id, event_type FROM outbox.event") == [
+        ("item", "a", "changed")
+    ]
     assert outbox.value("SELECT count(*) FROM app_outbox") == 1
 
 
-VIEW_COLUMNS = (
-    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'app_outbox'::regclass ORDER BY attnum"
-)
+VIEW_COLUMNS = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'app_outbox'::regclass ORDER BY attnum"
 
 
 def test_rights_survive_and_grow(new_database: NewDatabase) -> None:
@@ -255,7 +258,9 @@ def test_an_update_keeps_or_refuses_what_users_have_built_on_it(outbox: Database
             "ALTER EXTENSION pg_outbox ADD FUNCTION outbox.gone();"
             "CREATE VIEW uses AS SELECT outbox.gone()"
         )
-        with pytest.raises(psycopg.errors.DependentObjectsStillExist, match=r"does not have: function outbox\.gone\(\)"):
+        with pytest.raises(
+            psycopg.errors.DependentObjectsStillExist, match=r"does not have: function outbox\.gone\(\)"
+        ):
             connection.execute("ALTER EXTENSION pg_outbox UPDATE")
     update(outbox)
     assert outbox.execute("SELECT * FROM mine") == [([1],)]
@@ -386,7 +391,9 @@ def test_only_the_owner_updates_an_inbox(new_database: NewDatabase) -> None:
             "SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE pronamespace::regnamespace::text ~ '^inbox'"
         ) == [("upgrade_owner",)]
     finally:
-        database.execute("RESET ROLE; DROP EXTENSION IF EXISTS pg_inbox; DROP OWNED BY upgrade_owner; DROP ROLE upgrade_owner")
+        database.execute(
+            "RESET ROLE; DROP EXTENSION IF EXISTS pg_inbox; DROP OWNED BY upgrade_owner; DROP ROLE upgrade_owner"
+        )
 
 
 # -------------------------------------------------------------------------------------------------

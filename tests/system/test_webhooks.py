@@ -155,7 +155,9 @@ def test_a_key_can_be_made_with_openssl(db: Database, receiver: Receiver, tmp_pa
     keys = pytest.importorskip(
         "cryptography.hazmat.primitives.asymmetric.ed25519", reason="NOT TESTED: cryptography is not installed"
     )
-    made = subprocess.run(["openssl", "rand", "-base64", "32"], check=True, capture_output=True, text=True).stdout.strip()
+    made = subprocess.run(
+        ["openssl", "rand", "-base64", "32"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     private = "whsk_" + base64.b64encode(last_bytes()).decode()
     add(db, receiver, signing_key=private, signing_secret=f"whsec_{made}")
     request = send(db, receiver)
@@ -191,9 +193,7 @@ def test_a_key_is_changed_while_both_are_valid(db: Database, receiver: Receiver)
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_id_stays_the_same_and_each_attempt_is_signed_anew(
-    db: Database, receiver: Receiver, format: str
-) -> None:
+def test_the_id_stays_the_same_and_each_attempt_is_signed_anew(db: Database, receiver: Receiver, format: str) -> None:
     receiver.on(everything, answer(503, [("Retry-After", "1")]), times=2)
     add(db, receiver, format=format, signing_secret=secret("a"))
     with db.connection.transaction():
@@ -243,7 +243,9 @@ def test_secrets_that_sign_are_shown_nowhere(db: Database, receiver: Receiver) -
     db.enqueue()
     db.wait_published(1)
     assert db.status()["last_error"] == "HTTP 500: not ***, ***, ***, ***"
-    shown = str(db.execute("SELECT * FROM outbox.status, outbox.workers()")) + db.cluster.log_since(db.cluster.test_began)
+    shown = str(db.execute("SELECT * FROM outbox.status, outbox.workers()")) + db.cluster.log_since(
+        db.cluster.test_began
+    )
     for value in (secret("a"), secret("b"), private):
         assert value.partition("_")[2] not in shown
 
@@ -308,9 +310,7 @@ def test_the_sdk_reads_all_formats(db: Database, receiver: Receiver, format: str
 
 
 @pytest.mark.parametrize("status", [502, 504])
-def test_a_gateway_that_fails_makes_suspects_only_of_its_events(
-    db: Database, receiver: Receiver, status: int
-) -> None:
+def test_a_gateway_that_fails_makes_suspects_only_of_its_events(db: Database, receiver: Receiver, status: int) -> None:
     """An event that kills the server behind a gateway must not hold back the others."""
     receiver.on(lambda request: request.headers["ce-subject"] == "bad", answer(status))
     add(db, receiver)

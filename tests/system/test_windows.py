@@ -95,7 +95,16 @@ class Window:
     def by_sql(self, connection: psycopg.Connection) -> list[Place]:
         return connection.execute(
             WINDOW,
-            (self.start, self.end, self.after, self.upto, self.settled, self.settled_position, self.topics, self.number),
+            (
+                self.start,
+                self.end,
+                self.after,
+                self.upto,
+                self.settled,
+                self.settled_position,
+                self.topics,
+                self.number,
+            ),
         ).fetchall()
 
     def by_relay(self, connection: psycopg.Connection, *, end_is_now: bool = False) -> list[Place]:
@@ -103,7 +112,14 @@ class Window:
         places = connection.execute(
             "SELECT xid::text, position "
             "FROM outbox_internal.read_window(%s::pg_snapshot, %s::pg_snapshot, %s::pg_snapshot, %s, %s::integer, %s)",
-            (self.start, None if end_is_now else self.end, self.settled, self.settled_position, self.number, self.topics),
+            (
+                self.start,
+                None if end_is_now else self.end,
+                self.settled,
+                self.settled_position,
+                self.number,
+                self.topics,
+            ),
         ).fetchall()
         return [place for place in places if self.after < place[1] <= self.upto]
 
@@ -145,7 +161,9 @@ def look_with_own_events(connection: psycopg.Connection, start: str, dice: rando
 
 def deal_out(connection: psycopg.Connection, destination: str) -> list[Place]:
     """Makes a pull destination read on to the end, and compares its batches with the windows of a relay."""
-    topics = connection.execute("SELECT outbox_internal.destination_option(%s, 'topics')", (destination,)).fetchall()[0][0]
+    topics = connection.execute("SELECT outbox_internal.destination_option(%s, 'topics')", (destination,)).fetchall()[
+        0
+    ][0]
     dealt: list[Place] = []
     more = True
     while more:

@@ -10,6 +10,7 @@ from database import Database, NewDatabase, create_database
 from processes import wait_until_quiet, wake_ups
 from waiting import SECOND, Stopwatch, stays, wait_until
 
+
 def delivers(database: Database, destination: str = "d") -> None:
     """An event enqueued now arrives."""
     database.enqueue()
@@ -265,9 +266,7 @@ def test_a_dropped_destination_takes_its_cursor_along(database: Database) -> Non
 def test_create_server_that_is_rolled_back_starts_nothing(database: Database) -> None:
     database.wait_for_worker("keeper")
     with database.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute(
-            "CREATE SERVER gone FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')"
-        )
+        connection.execute("CREATE SERVER gone FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
     database.add_destination("d", "null:")
     database.wait_for_worker("relay", "d")
     assert [worker.name for worker in database.workers() if worker.kind == "relay"] == ["d"]
@@ -279,9 +278,7 @@ def test_create_server_that_is_rolled_back_starts_nothing(database: Database) ->
 
 
 @pytest.mark.parametrize("kind", ["relay", "keeper", "launcher"])
-def test_a_terminated_worker_comes_back_and_nothing_is_lost(
-    make_cluster: MakeCluster, kind: str
-) -> None:
+def test_a_terminated_worker_comes_back_and_nothing_is_lost(make_cluster: MakeCluster, kind: str) -> None:
     cluster = make_cluster()
     database = create_database(cluster, "db")
     database.add_destination("d", "null:")
@@ -471,9 +468,7 @@ def test_without_preload_events_are_kept_and_a_session_is_warned_once(
     database.add_destination("d", "null:")
     with database.connect() as connection:
         warnings: list[tuple[str | None, str | None]] = []
-        connection.add_notice_handler(
-            lambda notice: warnings.append((notice.severity, notice.message_primary))
-        )
+        connection.add_notice_handler(lambda notice: warnings.append((notice.severity, notice.message_primary)))
         for n in range(3):
             connection.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
     assert len(warnings) == 1, warnings

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-
 from fuzz import Database, Failure, Fuzz, NewFuzz, main, new_roles
 from odd import CODE, JSON, Odd, quoted
+
 from security.state import changes, snapshot
 from waiting import SLOWNESS
 
@@ -31,7 +31,20 @@ TYPES = {
     "xid8": "'{n}'", "pg_lsn": "'0/{n}'", "regclass": "'pg_class'", "pg_snapshot": "'1:1:'", "jsonpath": "'$.a'",
     "{role}.mood": "'good'", "{role}.pair": "ROW({n}, 'x')", "{role}.positive": "{n} + 1", "{role}.checked": "'x'", "{role}.pair[]": "ARRAY[ROW(1,NULL)]::{role}.pair[]",
 }  # fmt: skip
-KEYS = ["int", "bigint", "text", "uuid", "date", "name", "{role}.positive", "{role}.mood", "numeric", "timestamptz", "bytea", "inet"]
+KEYS = [
+    "int",
+    "bigint",
+    "text",
+    "uuid",
+    "date",
+    "name",
+    "{role}.positive",
+    "{role}.mood",
+    "numeric",
+    "timestamptz",
+    "bytea",
+    "inet",
+]
 
 OBJECTS = """
     CREATE SCHEMA {role} AUTHORIZATION {role};
@@ -122,7 +135,16 @@ class Tables:
             parent = self.table()
             self.columns[table] = {**self.columns[parent], "own": "text"}
             return f"CREATE {self.one_of('', 'TEMP', '')} TABLE {table if dice.random() < 0.7 else table.split('.')[1]} (own text) INHERITS ({parent})"
-        items.append(self.one_of("PRIMARY KEY (id)", "PRIMARY KEY (id)", "PRIMARY KEY (id)", "PRIMARY KEY (n, id)", "UNIQUE (id)", "CHECK (true)"))
+        items.append(
+            self.one_of(
+                "PRIMARY KEY (id)",
+                "PRIMARY KEY (id)",
+                "PRIMARY KEY (id)",
+                "PRIMARY KEY (n, id)",
+                "UNIQUE (id)",
+                "CHECK (true)",
+            )
+        )
         return f"CREATE {self.one_of('', '', '', 'UNLOGGED')} TABLE {table} ({', '.join(items)})"
 
     def condition(self, table: str) -> str:
@@ -141,7 +163,12 @@ class Tables:
             how = self.one_of("quiet", "loud")
             return self.one_of("", "n IS NULL OR ", "id IS NOT NULL AND ") + f"{self.role}.{how}('{misdeed}')"
         if roll < 0.75:
-            return self.one_of(f"{self.role}.deep(1)", f"{self.role}.raising(v)", f"{self.role}.now_and_then(v)", f"{self.role}.check(v)")
+            return self.one_of(
+                f"{self.role}.deep(1)",
+                f"{self.role}.raising(v)",
+                f"{self.role}.now_and_then(v)",
+                f"{self.role}.check(v)",
+            )
         return self.one_of(*CODE, "n % 2 = 0", "v > 'a'")
 
     def capture(self) -> list[str]:
@@ -224,15 +251,21 @@ class Tables:
             f"ALTER TYPE {self.role}.pair {self.one_of('ADD ATTRIBUTE x int', 'DROP ATTRIBUTE a', 'ADD ATTRIBUTE a text', 'RENAME ATTRIBUTE b TO c')} CASCADE", f"ALTER TYPE {self.role}.mood RENAME VALUE 'bad' TO 'worse'",
             f"DROP FUNCTION {self.role}.{self.one_of('quiet(text)', 'now_and_then(text)', 'check(text)')} CASCADE", f"ALTER FUNCTION {self.role}.loud(text) RENAME TO quiet2", f"COMMENT ON TABLE {table} IS 'x'",
             f"CREATE TABLE {table}_copy (LIKE {table} INCLUDING ALL)", f"CREATE VIEW {table}_view AS SELECT * FROM {table}", f"GRANT ALL ON {table} TO PUBLIC", f"ALTER TABLE {table} SET UNLOGGED",
-            f"CREATE EXTENSION IF NOT EXISTS plpgsql", f"ALTER DOMAIN {self.role}.positive ADD CHECK (VALUE <> 99)", f"ALTER SCHEMA {self.role}2 RENAME TO {self.role}2",
+            "CREATE EXTENSION IF NOT EXISTS plpgsql", f"ALTER DOMAIN {self.role}.positive ADD CHECK (VALUE <> 99)", f"ALTER SCHEMA {self.role}2 RENAME TO {self.role}2",
         ])]  # fmt: skip
 
     def trigger(self) -> list[str]:
         """Creates capture triggers in wrong places."""
         dice = self.fuzz.random
         table = self.table()
-        name = '"00_outbox_capture_' + self.one_of("insert", "update", "delete", "truncate") + '"' if dice.random() < 0.7 else "odd"
-        event = self.one_of("INSERT", "UPDATE", "DELETE", "TRUNCATE", "INSERT OR UPDATE", "UPDATE OF v", "UPDATE OF n, id")
+        name = (
+            '"00_outbox_capture_' + self.one_of("insert", "update", "delete", "truncate") + '"'
+            if dice.random() < 0.7
+            else "odd"
+        )
+        event = self.one_of(
+            "INSERT", "UPDATE", "DELETE", "TRUNCATE", "INSERT OR UPDATE", "UPDATE OF v", "UPDATE OF n, id"
+        )
         when = self.one_of("", "", "WHEN (NEW.v IS DISTINCT FROM OLD.v)", "WHEN (NEW.n = 1)", "WHEN (OLD.n = 1)", "WHEN (true)", f"WHEN ({self.role}.check(NEW.v))", "WHEN (pg_trigger_depth() = 0)", "WHEN (OLD.* IS DISTINCT FROM NEW.*)")  # fmt: skip
         level = self.one_of("ROW", "ROW", "ROW", "STATEMENT")
         function = self.one_of("capture_row", "capture_row", "capture_truncate", "insert_event", "refuse_change")
@@ -260,7 +293,13 @@ class Tables:
         roll = self.fuzz.random.random()
         if not self.columns or roll < 0.08:
             return self.create().split("; ")
-        for share, make in ((0.3, self.capture), (0.66, self.change), (0.8, self.alter), (0.87, self.trigger), (0.95, self.call)):
+        for share, make in (
+            (0.3, self.capture),
+            (0.66, self.change),
+            (0.8, self.alter),
+            (0.87, self.trigger),
+            (0.95, self.call),
+        ):
             if roll < share:
                 return make()
         return [self.one_of("BEGIN", "COMMIT", "ROLLBACK", "BEGIN ISOLATION LEVEL SERIALIZABLE", "DISCARD ALL", "SET CONSTRAINTS ALL IMMEDIATE",
@@ -277,7 +316,10 @@ def check_others(fuzz: Fuzz, database: str) -> None:
             if fuzz.run(session, statement) is None:
                 raise Failure(f"another role cannot: {statement}")
     with fuzz.connect(database, statement_timeout=f"{int(20 * SLOWNESS)}s", lock_timeout="0") as session:
-        for statement in ("SELECT count(c) FROM outbox.captures AS c", "SELECT count(p) FROM outbox.backfill_progress AS p"):
+        for statement in (
+            "SELECT count(c) FROM outbox.captures AS c",
+            "SELECT count(p) FROM outbox.backfill_progress AS p",
+        ):
             if fuzz.run(session, statement) is None:
                 raise Failure(f"a superuser cannot: {statement}")
 
@@ -295,7 +337,11 @@ def play_round(fuzz: Fuzz, role: str) -> None:
             "SELECT outbox.grant_produce('mallory'); CREATE SCHEMA other AUTHORIZATION other; CREATE TABLE other.theirs (i int); GRANT CREATE, TEMP ON DATABASE fuzz TO mallory, other"
         )
         name = "mallory" if role != "postgres" else "su"
-        database.execute(OBJECTS.format(role=name).replace(f"AUTHORIZATION {name}", f"AUTHORIZATION {role}").replace(f"ROLE {name}", f"ROLE {role}"))
+        database.execute(
+            OBJECTS.format(role=name)
+            .replace(f"AUTHORIZATION {name}", f"AUTHORIZATION {role}")
+            .replace(f"ROLE {name}", f"ROLE {role}")
+        )
         tables = Tables(fuzz, name)
         before = snapshot(database.connection, "mallory", contents=False)
         play(fuzz, database, tables, role)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-
 from fuzz import Database, Failure, Fuzz, NewFuzz, main, new_roles
-from odd import Odd, quoted
+from odd import Odd
+
 from waiting import SLOWNESS, wait_until
 
 OPERATIONS_OF_A_ROUND = 60
@@ -93,7 +93,14 @@ class Chaos:
 
     def operation(self) -> list[str]:
         roll = self.fuzz.random.random()
-        for share, make in ((0.45, self.hurt_column), (0.6, self.hurt_table), (0.68, self.hurt_function), (0.73, self.hurt_other), (0.8, self.hurt_servers), (0.9, self.set)):
+        for share, make in (
+            (0.45, self.hurt_column),
+            (0.6, self.hurt_table),
+            (0.68, self.hurt_function),
+            (0.73, self.hurt_other),
+            (0.8, self.hurt_servers),
+            (0.9, self.set),
+        ):
             if roll < share:
                 return make()
         return self.drop() if roll < 0.92 else self.use()
@@ -104,7 +111,11 @@ class Chaos:
         table = dice.choice([*self.workers_tables, *self.columns])
         column, kind = dice.choice(self.columns[table])
         value = "NULL" if dice.random() < 0.4 else self.odd.value(kind)
-        free = [f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL", f"ALTER TABLE {table} ALTER COLUMN {column} DROP IDENTITY IF EXISTS", self.without_constraints(table)]
+        free = [
+            f"ALTER TABLE {table} ALTER COLUMN {column} DROP NOT NULL",
+            f"ALTER TABLE {table} ALTER COLUMN {column} DROP IDENTITY IF EXISTS",
+            self.without_constraints(table),
+        ]
         values = ", ".join(value if name == column else self.odd.value(other) for name, other in self.columns[table])
         names = ", ".join(name for name, _ in self.columns[table])
         return dice.choice([
@@ -156,7 +167,14 @@ class Chaos:
         out = [f"ALTER EXTENSION {extension_of(schema)} DROP {kind} {name}", f"DROP {kind} {name} CASCADE"]
         if kind == "SEQUENCE":
             return self.fuzz.random.choice([out, [f"SELECT setval('{name}', 9223372036854775807)"], [f"SELECT setval('{name}', 1)"], [f"ALTER SEQUENCE {name} MINVALUE -5 START -5 RESTART -5"], [f"ALTER SEQUENCE {name} INCREMENT -1"], [f"ALTER SEQUENCE {name} CACHE 1000000"]])  # fmt: skip
-        return self.fuzz.random.choice([out, [*out, f"CREATE VIEW {name} AS SELECT NULL::text AS x"], [f"ALTER VIEW {name} RENAME TO gone"], [f"ALTER VIEW {name} OWNER TO victim"]])
+        return self.fuzz.random.choice(
+            [
+                out,
+                [*out, f"CREATE VIEW {name} AS SELECT NULL::text AS x"],
+                [f"ALTER VIEW {name} RENAME TO gone"],
+                [f"ALTER VIEW {name} OWNER TO victim"],
+            ]
+        )
 
     def hurt_servers(self) -> list[str]:
         dice = self.fuzz.random
@@ -171,7 +189,11 @@ class Chaos:
 
     def set(self) -> list[str]:
         what = self.fuzz.random.choice(["DATABASE fuzz", "DATABASE fuzz", "ROLE CURRENT_USER IN DATABASE fuzz"])
-        return [f"ALTER {what} SET {self.fuzz.random.choice(SETTINGS)}" if self.fuzz.random.random() < 0.5 else f"ALTER {what} RESET ALL"]
+        return [
+            f"ALTER {what} SET {self.fuzz.random.choice(SETTINGS)}"
+            if self.fuzz.random.random() < 0.5
+            else f"ALTER {what} RESET ALL"
+        ]
 
     def drop(self) -> list[str]:
         schema = self.fuzz.random.choice(self.schemas)
@@ -213,7 +235,13 @@ def play_round(fuzz: Fuzz, user: str) -> None:
         with fuzz.cluster.connect("fuzz", user) as session:
             for extension in extensions:
                 session.execute(f"CREATE EXTENSION pg_{extension}")
-            session.execute(EVIL if user == "postgres" else EVIL.replace("LANGUAGE internal AS 'text_format'", "LANGUAGE sql AS 'SELECT NULL'").replace('VARIADIC "any"', "integer"))
+            session.execute(
+                EVIL
+                if user == "postgres"
+                else EVIL.replace("LANGUAGE internal AS 'text_format'", "LANGUAGE sql AS 'SELECT NULL'").replace(
+                    'VARIADIC "any"', "integer"
+                )
+            )
             session.execute(OUTBOX if user == "postgres" else "SELECT")
             session.execute(INBOX)
             session.execute(RECEIVE.format(consumer="'c'"))
@@ -262,9 +290,17 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
         fuzz.cluster.execute(f"ALTER ROLE {role} IN DATABASE fuzz RESET ALL")
     if fuzz.cluster.execute("SELECT rolsuper FROM pg_roles WHERE rolname = 'dbo'") != [(False,)]:
         raise Failure("the owner of the database is superuser")
-    with fuzz.connect("fuzz", statement_timeout=f"{int(30 * SLOWNESS)}s", lock_timeout=f"{int(30 * SLOWNESS)}s") as session:
+    with fuzz.connect(
+        "fuzz", statement_timeout=f"{int(30 * SLOWNESS)}s", lock_timeout=f"{int(30 * SLOWNESS)}s"
+    ) as session:
         extensions = sorted({extension_of(schema) for schema in schemas})
-        drops = [f"DROP EXTENSION IF EXISTS {', '.join(extensions)} CASCADE", "DROP SCHEMA IF EXISTS gone CASCADE", *(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in schemas), "DROP TABLE IF EXISTS own CASCADE", "DROP FUNCTION IF EXISTS handler CASCADE"]
+        drops = [
+            f"DROP EXTENSION IF EXISTS {', '.join(extensions)} CASCADE",
+            "DROP SCHEMA IF EXISTS gone CASCADE",
+            *(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in schemas),
+            "DROP TABLE IF EXISTS own CASCADE",
+            "DROP FUNCTION IF EXISTS handler CASCADE",
+        ]
         for statement in drops:
             if fuzz.run(session, statement) is None:
                 # event triggers of an extension that is broken refuse DDL
@@ -277,7 +313,9 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
             if fuzz.run(session, f"CREATE EXTENSION {extension}") is None:
                 raise Failure(f"cannot create {extension} again")
     with Database(fuzz.cluster, "fuzz").connect() as session:
-        session.execute("CREATE TABLE handled (id uuid); CREATE FUNCTION handler(m inbox.message) RETURNS void LANGUAGE sql AS 'INSERT INTO public.handled VALUES ($1.event_id)'")
+        session.execute(
+            "CREATE TABLE handled (id uuid); CREATE FUNCTION handler(m inbox.message) RETURNS void LANGUAGE sql AS 'INSERT INTO public.handled VALUES ($1.event_id)'"
+        )
         session.execute("SELECT inbox.subscribe('c', '*', 'handler')")
         session.execute(RECEIVE.format(consumer="'c'"))
         work = ["SELECT count(*) = 2 FROM handled"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from fuzz import SETTINGS, Fuzz, NewFuzz
 
 from cluster import MakeCluster
-from fuzz import SETTINGS, Fuzz, NewFuzz
 
 
 # Replaces the fixture for attacks, which starts the shared server.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import psycopg
 import pytest
-
 from fuzz import Database, Failure, Fuzz, NewFuzz, main, new_roles
 from odd import Odd
+
 from security.state import changes, snapshot
 from waiting import wait_until
 
@@ -224,7 +224,9 @@ SETTINGS = [
 class Calls:
     """A round: one database, and calls in it."""
 
-    def __init__(self, fuzz: Fuzz, user: str, functions: list[Function], odd: Odd, wrappings: list[str], parallel: str) -> None:
+    def __init__(
+        self, fuzz: Fuzz, user: str, functions: list[Function], odd: Odd, wrappings: list[str], parallel: str
+    ) -> None:
         self.fuzz = fuzz
         self.user = user
         self.functions = functions
@@ -274,7 +276,9 @@ def set_up(fuzz: Fuzz, database: Database) -> None:
     execute = database.execute
     execute(OBJECTS)
     execute(GRANTS)
-    execute("SELECT inbox.grant_read('victim'); SELECT inbox.grant_consume('victim'); SELECT outbox.grant_capture('victim')")
+    execute(
+        "SELECT inbox.grant_read('victim'); SELECT inbox.grant_consume('victim'); SELECT outbox.grant_capture('victim')"
+    )
     for role in ("mallory", "victim"):
         execute(f"GRANT CREATE, TEMP ON DATABASE fuzz TO {role}; GRANT USAGE ON FOREIGN SERVER nowhere TO {role}")
         execute(RELATIONS.format(role=role))
@@ -314,7 +318,9 @@ def play_round(fuzz: Fuzz, user: str) -> None:
         if user != "postgres":
             changed = changes(before, snapshot(database.connection, "mallory", contents=False))
             # An operator may give any consumer away, whose handlers then wait until they are confirmed, or drop it.
-            operated = database.execute("SELECT DISTINCT consumer FROM inbox.operation WHERE operation IN ('give', 'drop')")
+            operated = database.execute(
+                "SELECT DISTINCT consumer FROM inbox.operation WHERE operation IN ('give', 'drop')"
+            )
             names = "|".join(["mine", *(re.escape(name) for (name,) in operated)])
             changed = [line for line in changed if not re.match(f"(consumer|subscription) ({names})[: ]", line)]
             if changed:
@@ -340,7 +346,10 @@ def test_functions_on_a_standby(new_fuzz: NewFuzz) -> None:
         standby = primary.make_standby({"max_standby_streaming_delay": "-1"}).start()
         try:
             fuzz.cluster, fuzz.read_to = standby, standby.log_size()
-            wait_until(lambda: standby.execute("SELECT 1 FROM pg_database WHERE datname = 'fuzz'"), what="the standby to follow")
+            wait_until(
+                lambda: standby.execute("SELECT 1 FROM pg_database WHERE datname = 'fuzz'"),
+                what="the standby to follow",
+            )
             for number in fuzz.rounds_to_play():
                 user = ["postgres", "mallory"][number % 2]
                 make_calls(fuzz, database.connection, user, HOT_STANDBY).play("fuzz", CALLS_OF_A_ROUND)

@@ -171,7 +171,12 @@ class Odd:
         return f"convert_to({quoted(self.pick(JSON))}, 'UTF8')"
 
     def integer(self, bits: int) -> str:
-        limits = [str(2**bits - 1), f"(-{2**bits - 1} - 1)", str(2 ** (bits // 2)), str(self.dice.getrandbits(bits - 1))]
+        limits = [
+            str(2**bits - 1),
+            f"(-{2**bits - 1} - 1)",
+            str(2 ** (bits // 2)),
+            str(self.dice.getrandbits(bits - 1)),
+        ]
         return f"({self.pick([*INTEGERS, *limits] if bits > 20 else [*INTEGERS[:7], *limits])})"
 
     def unsigned(self) -> str:
@@ -184,7 +189,7 @@ class Odd:
     def json(self) -> str:
         roll = self.dice.random()
         if roll < 0.05:
-            return f"(repeat('[', 5000) || repeat(']', 5000))"
+            return "(repeat('[', 5000) || repeat(']', 5000))"
         if roll < 0.1:
             return f"jsonb_build_object('h', repeat('x', {huge(self.dice)}))::text"
         return quoted(self.pick(JSON))

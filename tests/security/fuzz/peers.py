@@ -26,9 +26,23 @@ from cluster import Cluster, Installation  # noqa: E402
 from database import Database, create_database  # noqa: E402
 from processes import process_exists  # noqa: E402
 from receiver import Receiver  # noqa: E402
-from security.peers import hostile_cloud, hostile_http, hostile_kafka, hostile_mqtt, hostile_nats, hostile_postgresql, hostile_redis, hostile_tls  # noqa: E402
+from security.peers import (  # noqa: E402
+    hostile_cloud,
+    hostile_http,
+    hostile_kafka,
+    hostile_mqtt,
+    hostile_nats,
+    hostile_postgresql,
+    hostile_redis,
+    hostile_tls,
+)
 from security.peers.attack import (  # noqa: E402
-    MOST_LOG_A_MINUTE, MOST_MEMORY, Target, assert_harmless, peak, seconds_to_end,
+    MOST_LOG_A_MINUTE,
+    MOST_MEMORY,
+    Target,
+    assert_harmless,
+    peak,
+    seconds_to_end,
 )  # fmt: skip
 from security.peers.peer import Mode, Peer, Session  # noqa: E402
 from waiting import SECOND, wait_until  # noqa: E402

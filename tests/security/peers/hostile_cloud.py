@@ -36,7 +36,9 @@ KINESIS_ANSWER = (
     b'{"FailedRecordCount": 1, "Records": [{"SequenceNumber": "1", "ShardId": "s"}, '
     b'{"ErrorCode": "InternalFailure", "ErrorMessage": "m"}]}'
 )
-EVENTBRIDGE_ANSWER = b'{"FailedEntryCount": 1, "Entries": [{"EventId": "1"}, {"ErrorCode": "MalformedDetail", "ErrorMessage": "m"}]}'
+EVENTBRIDGE_ANSWER = (
+    b'{"FailedEntryCount": 1, "Entries": [{"EventId": "1"}, {"ErrorCode": "MalformedDetail", "ErrorMessage": "m"}]}'
+)
 XML_BOMB = (
     b'<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaaaaaaaa">'
     + b"".join(b'<!ENTITY a%d "%s">' % (i, b"&a%d;" % (i - 1) * 10 if i else b"&a;" * 10) for i in range(9))
@@ -68,7 +70,9 @@ MODES: dict[str, Mode] = {
     "deep JSON in an error": always(b'{"error":' * DEEP, 400),
     "many ids": always(b'{"messageIds": [' + b'"1",' * 15_000 + b'"1"]}'),
     "ids of the wrong type": always(b'{"messageIds": [{}, null, 1e999]}'),
-    "forged error": always(b'{"error": {"message": "' + FORGED.replace(b"\n", b"\\n").replace(b"\r", b"\\r") + b'", "status": "X"}}', 400),
+    "forged error": always(
+        b'{"error": {"message": "' + FORGED.replace(b"\n", b"\\n").replace(b"\r", b"\\r") + b'", "status": "X"}}', 400
+    ),
     "many results": always(b'{"Records": [' + b'{"SequenceNumber": "1"},' * 15_000 + b"{}]}"),
     "XML bomb": always(XML_BOMB),
     "XML bomb in an error": always(XML_BOMB, 400),

@@ -51,7 +51,7 @@ class Server:
         """Returns key and correlation id of a request, and what follows the header."""
         size, key, _, correlation, client = struct.unpack("!ihhih", self.session.receive(14))
         rest = self.session.receive(size - 10)
-        return key, correlation, rest[max(0, client):]
+        return key, correlation, rest[max(0, client) :]
 
     def serve(self) -> None:
         while True:

@@ -93,10 +93,14 @@ MODES: dict[str, Mode] = {
     "a greeting byte by byte": lambda session: (read(session), session.drip(WELCOME), session.stay())[0],
     "no answer": serves(lambda session, number: None),
     "a forged refusal": answers(lambda number: packet(PUBACK, number + b"\x90" + reason(FORGED * 100))),
-    "the longest answer": serves(lambda session, number: (session.send(b"\x40\xff\xff\xff\x7f"), session.flood(b"x"))[0]),
+    "the longest answer": serves(
+        lambda session, number: (session.send(b"\x40\xff\xff\xff\x7f"), session.flood(b"x"))[0]
+    ),
     "an answer without end": serves(lambda session, number: session.flood(packet(PUBACK, number))),
     "pings without end": serves(lambda session, number: session.flood(packet(13, b""))),
-    "messages without end": serves(lambda session, number: session.flood(packet(PUBLISH, text(b"t") + properties() + b"x"))),
+    "messages without end": serves(
+        lambda session, number: session.flood(packet(PUBLISH, text(b"t") + properties() + b"x"))
+    ),
     "the wrong answer": answers(lambda number: packet(PUBREC, number)),
     "an answer to nothing": answers(lambda number: packet(PUBACK, b"\xff\xff")),
     "nothing is allowed": greets(packet(CONNACK, b"\0\0" + properties(b"\x27\0\0\0\x01\x21\0\x01"))),

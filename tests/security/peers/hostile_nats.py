@@ -97,8 +97,10 @@ MODES: dict[str, Mode] = {
     "sends a message without end": after_login(large_answer),
     "answers nothing": after_login(lambda session: session.stay()),
     "answers with an error that forges": answering(
-        lambda reply: message(reply, json.dumps({"error": {"code": 400, "err_code": 1, "description":
-                                                           FORGED.decode("latin-1") * 100}}).encode())
+        lambda reply: message(
+            reply,
+            json.dumps({"error": {"code": 400, "err_code": 1, "description": FORGED.decode("latin-1") * 100}}).encode(),
+        )
     ),
     "answers with nested JSON": answering(lambda reply: message(reply, b"[" * 100_000)),
     "answers for streams with long names": answering(

@@ -68,9 +68,7 @@ HTTP2_MODES: dict[str, Mode] = {
     "many headers in HTTP/2": http2(lambda s: frame(HEADERS, END_HEADERS, s, STATUS_200 + FIELD * 3000)),
     "endless DATA": http2(start, lambda s: frame(DATA, 0, s, b"x" * 16000)),
     "endless empty DATA": http2(start, lambda s: frame(DATA, 0, s)),
-    "large trailers in HTTP/2": http2(
-        lambda s: start(s) + frame(HEADERS, END_HEADERS | END_STREAM, s, FIELD * 3000)
-    ),
+    "large trailers in HTTP/2": http2(lambda s: start(s) + frame(HEADERS, END_HEADERS | END_STREAM, s, FIELD * 3000)),
     "PUSH_PROMISE": http2(lambda s: frame(PUSH_PROMISE, END_HEADERS, s, b"\0\0\0\2" + STATUS_200)),
     "GOAWAY": http2(lambda s: frame(GOAWAY, 0, 0, b"\0" * 8 + b"\x1b[2Jforged\n" * 1000)),
     "RST_STREAM": http2(lambda s: frame(RST_STREAM, 0, s, b"\0\0\0\2")),

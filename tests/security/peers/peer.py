@@ -24,7 +24,7 @@ class Enough(Exception):
 class Session:
     """One connection."""
 
-    def __init__(self, peer: "Peer", connection: socket.socket) -> None:
+    def __init__(self, peer: Peer, connection: socket.socket) -> None:
         self.peer = peer
         self.connection = connection
         self.random = random.Random(peer.seed)
@@ -132,7 +132,7 @@ class Peer:
         for thread in self.threads:
             thread.join(10)
 
-    def __enter__(self) -> "Peer":
+    def __enter__(self) -> Peer:
         return self
 
     def __exit__(self, *_: object) -> None:

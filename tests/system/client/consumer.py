@@ -97,9 +97,7 @@ class Target(Database):
         return self.value("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM attempts")
 
     def dead_letters(self) -> list[tuple]:
-        return self.execute(
-            "SELECT event_id::text, attempts, sqlstate, error FROM inbox.dead_message ORDER BY seq"
-        )
+        return self.execute("SELECT event_id::text, attempts, sqlstate, error FROM inbox.dead_message ORDER BY seq")
 
     def backends(self) -> list[int]:
         """Returns the server processes of the consumer."""
@@ -112,9 +110,7 @@ class Target(Database):
         wait_until(lambda: self.value(waiting, (self.role,)), lambda seen: seen >= backends, what=what)
 
     def kill_backends(self) -> None:
-        self.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,)
-        )
+        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,))
 
 
 class Consumer:

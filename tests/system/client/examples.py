@@ -43,7 +43,7 @@ class Page:
         assert done.returncode == 0, f"{self.path.name}: {command}\n{done.stdout}"
         return done.stdout
 
-    def start(self, command: str, *options: str, **environment: str) -> "Program":
+    def start(self, command: str, *options: str, **environment: str) -> Program:
         command = " ".join([command.strip(), *options])
         self.running.append(Program(command, self.directory, {**self.environment, **environment}))
         return self.running[-1]

@@ -42,7 +42,9 @@ class Stream:
     def send(self, *bodies: str, key: str = "", **headers: str) -> None:
         more = {"ordering_key": key} if key else {}
         for body in bodies:
-            work = self.client.jetstream.publish(f"{self.name}.item", body.encode(), headers={**headers, **more} or None)
+            work = self.client.jetstream.publish(
+                f"{self.name}.item", body.encode(), headers={**headers, **more} or None
+            )
             self.client.run(work)
 
     def state(self) -> Any:

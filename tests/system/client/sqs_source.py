@@ -41,9 +41,9 @@ class Queue:
             "sqs", endpoint_url=f"http://127.0.0.1:{server.port}"
         )
         self.name = f"q-{uuid.uuid4().hex[:12]}{'.fifo' if fifo else ''}"
-        self.url = self.client.create_queue(
-            QueueName=self.name, Attributes={"FifoQueue": "true"} if fifo else {}
-        )["QueueUrl"]
+        self.url = self.client.create_queue(QueueName=self.name, Attributes={"FifoQueue": "true"} if fifo else {})[
+            "QueueUrl"
+        ]
 
     def send(self, *bodies: str, group: str = "a", **attributes: str) -> None:
         for body in bodies:

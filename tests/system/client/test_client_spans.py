@@ -24,7 +24,9 @@ def start(consume: Consume, database: Database, collector: Collector, **options:
     consume(pull=database.cluster.conninfo(database.name), destination="d", otlp=collector.endpoint, **options)
 
 
-def test_each_attempt_to_apply_an_event_is_a_span(database: Database, target: Target, consume: Consume, collector: Collector) -> None:
+def test_each_attempt_to_apply_an_event_is_a_span(
+    database: Database, target: Target, consume: Consume, collector: Collector
+) -> None:
     enqueue(database, NOT_SAMPLED)
     id = enqueue(database, SAMPLED, "2")
     target.poison(id)
@@ -32,7 +34,8 @@ def test_each_attempt_to_apply_an_event_is_a_span(database: Database, target: Ta
     first = collector.wait_for_spans(1)[0]
     target.cure()
     (applied,) = wait_until(
-        lambda: [span for span in collector.spans() if not span["failed"]], what="the span of the attempt that succeeded"
+        lambda: [span for span in collector.spans() if not span["failed"]],
+        what="the span of the attempt that succeeded",
     )
     assert target.applied().count(id) == 1
     assert (first["failed"], first["error"]) == (True, "poison")

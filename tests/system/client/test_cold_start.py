@@ -78,9 +78,7 @@ class Application:
                 (ROWS + dice.randint(1, 10**9), key, key + 1),
             )
         else:
-            connection.execute(
-                "UPDATE customer SET name = %s WHERE customer_id = %s", (f"name {dice.random()}", key)
-            )
+            connection.execute("UPDATE customer SET name = %s WHERE customer_id = %s", (f"name {dice.random()}", key))
 
     def work(self, transactions: int) -> None:
         """Waits until the sessions have made this number of further changes."""
@@ -135,9 +133,7 @@ def backfill_state(page: Page, command: str) -> str:
     return page.run(command).splitlines()[2].split("|")[0].strip()
 
 
-def test_a_new_consumer_of_an_old_table(
-    page: Page, application: Application, shop: Database, crm: Database
-) -> None:
+def test_a_new_consumer_of_an_old_table(page: Page, application: Application, shop: Database, crm: Database) -> None:
     capture, consumer, destination, backfill, progress, pending = page.commands("The steps")
     (proof,) = page.commands("Comparing the tables")
     application.work(50)

@@ -25,7 +25,9 @@ def test_events_are_applied_and_then_acknowledged(target: Target, consume: Consu
     assert (state["applied"], state["duplicates"], state["failures"]) == (7, 0, 0)
     state = consumer.stop()
     assert state["closed"] and state["outstanding_messages"] == 0
-    figures = target.execute("SELECT state, processed, failures, latency_buckets[17], latency_sum >= 0 FROM inbox.status")
+    figures = target.execute(
+        "SELECT state, processed, failures, latency_buckets[17], latency_sum >= 0 FROM inbox.status"
+    )
     assert figures == [("handled outside", 7, 0, 7, True)]
 
 
@@ -51,9 +53,7 @@ def test_keys_keep_their_order_on_any_connection(target: Target, consume: Consum
         for key in "abcdefgh":
             consumer.deliver(key, first=n)
     consumer.wait_for("all to be acknowledged", acked=400)
-    rows = target.execute(
-        "SELECT key, array_agg(version ORDER BY number) FROM applied GROUP BY key ORDER BY key"
-    )
+    rows = target.execute("SELECT key, array_agg(version ORDER BY number) FROM applied GROUP BY key ORDER BY key")
     assert rows == [(key, list(range(1, 51))) for key in "abcdefgh"]
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 from cluster import REPOSITORY
 from waiting import wait_until
 
@@ -232,9 +230,7 @@ def test_over_pub_sub(
 # -------------------------------------------------------------------------------------------------
 
 
-def test_every_command_of_the_page_is_run(
-    make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog
-) -> None:
+def test_every_command_of_the_page_is_run(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
     """Commands under the other headings are run by the tests above."""
     page = make_page(README, examples / "catalog")
     headings = re.findall(r"^## (.*)", page.path.read_text(), re.MULTILINE)

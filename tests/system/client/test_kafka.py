@@ -298,9 +298,7 @@ def test_a_killed_consumer(topic: Topic, target: Target, consume: Consume, load:
 
 
 @pytest.mark.slow
-def test_the_broker_restarts(
-    server: KafkaServer, topic: Topic, target: Target, consume: Consume, load: Load
-) -> None:
+def test_the_broker_restarts(server: KafkaServer, topic: Topic, target: Target, consume: Consume, load: Load) -> None:
     consumer = consume(**consumer_options(topic))
     wait_applied(target, 100)
     server.kill()
@@ -402,9 +400,7 @@ def test_offsets_in_the_database(topic: Topic, target: Target, consume: Consume)
     topic.flush()
     consumer = consume(**options)
     target.wait_applied(ids)
-    wait_until(
-        lambda: sum(saved(target, topic).values()), lambda seen: seen == 300, what="all offsets to be saved"
-    )
+    wait_until(lambda: sum(saved(target, topic).values()), lambda seen: seen == 300, what="all offsets to be saved")
     topic.wait_committed(300)
     consumer.stop()
     topic.delete_offsets()
@@ -443,9 +439,7 @@ def test_the_database_is_older_than_the_group(topic: Topic, target: Target, cons
     target.wait_applied(ids + more)
 
 
-def test_the_database_is_away_when_a_partition_comes(
-    topic: Topic, target: Target, consume: Consume
-) -> None:
+def test_the_database_is_away_when_a_partition_comes(topic: Topic, target: Target, consume: Consume) -> None:
     ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
     topic.flush()
     target.execute(f"ALTER ROLE {target.role} NOLOGIN")
@@ -462,9 +456,7 @@ def test_the_database_is_away_when_a_partition_comes(
 
 @pytest.mark.parametrize("offsets_in_database", [0, 1])
 def test_going_back(topic: Topic, target: Target, consume: Consume, offsets_in_database: int) -> None:
-    options = consumer_options(
-        topic, kafka_offsets_in_database=offsets_in_database, housekeeping_interval=200
-    )
+    options = consumer_options(topic, kafka_offsets_in_database=offsets_in_database, housekeeping_interval=200)
     times = [1_700_000_000_000 + n * 1000 for n in range(60)]
     for n, timestamp in enumerate(times):
         topic.send(f"k{n}", str(n), timestamp=timestamp)
@@ -573,7 +565,11 @@ def test_tls(server: KafkaServer, topic: Topic, make_source: MakeSource) -> None
 
 def test_a_group_that_is_forbidden(server: KafkaServer, topic: Topic, make_source: MakeSource) -> None:
     from confluent_kafka.admin import (
-        AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType,
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        ResourcePatternType,
+        ResourceType,
     )  # fmt: skip
 
     acl = AclBinding(ResourceType.GROUP, topic.group, ResourcePatternType.LITERAL, "User:bob", "*",

@@ -247,7 +247,9 @@ def versions_of(target: Target) -> dict[str, list[int]]:
     return found
 
 
-def test_a_consumer_applies_each_event_once_and_in_order(stream: Stream, make_source: MakeSource, target: Target) -> None:
+def test_a_consumer_applies_each_event_once_and_in_order(
+    stream: Stream, make_source: MakeSource, target: Target
+) -> None:
     """Also those that come again because one before them failed."""
     ids = send_events(stream, 10, range(1, 6))
     target.poison(ids[0])
@@ -277,7 +279,9 @@ def test_consumers_that_are_killed(make_stream: MakeStream, make_source: MakeSou
     stream.wait_settled()
 
 
-def test_a_server_that_is_killed(make_stream: MakeStream, make_source: MakeSource, target: Target, server: NatsServer) -> None:
+def test_a_server_that_is_killed(
+    make_stream: MakeStream, make_source: MakeSource, target: Target, server: NatsServer
+) -> None:
     stream = make_stream(ack_wait=1)
     make_source(stream, opened=False, conninfo=target.conninfo)
     ids = send_events(stream, 10, range(1, 11))

@@ -68,7 +68,9 @@ def test_find_package(installation: Installation, tmp_path: Path, component: str
     program = PROGRAM
     if component in COMPONENTS:
         header, of = COMPONENTS[component]
-        program = f"#include <inbox/{header}>\n" + program.replace("std::puts(", f"std::printf(\"%zu \", sizeof({of})); std::puts(")
+        program = f"#include <inbox/{header}>\n" + program.replace(
+            "std::puts(", f'std::printf("%zu ", sizeof({of})); std::puts('
+        )
     (tmp_path / "main.cpp").write_text(program)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(example CXX)\n"
@@ -83,7 +85,13 @@ def test_find_package(installation: Installation, tmp_path: Path, component: str
 
 @pytest.mark.parametrize(
     ("component", "package"),
-    [("kafka", "librdkafka-dev"), ("pubsub", "libgrpc++-dev"), ("sqs", "libcurl4-openssl-dev"), ("otlp", "libcurl4-openssl-dev"), ("kafak", "Components are inbox, kafka")],
+    [
+        ("kafka", "librdkafka-dev"),
+        ("pubsub", "libgrpc++-dev"),
+        ("sqs", "libcurl4-openssl-dev"),
+        ("otlp", "libcurl4-openssl-dev"),
+        ("kafak", "Components are inbox, kafka"),
+    ],
 )
 def test_find_package_names_a_missing_component_and_what_to_install(
     installation: Installation, tmp_path: Path, component: str, package: str
@@ -97,7 +105,9 @@ def test_find_package_names_a_missing_component_and_what_to_install(
         f"find_package(pg_inbox 0.2 REQUIRED COMPONENTS inbox {component})\n"
     )
     refused = subprocess.run(
-        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={lacking}"], capture_output=True, text=True
+        ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "b"), f"-DCMAKE_PREFIX_PATH={lacking}"],
+        capture_output=True,
+        text=True,
     )
     words = " ".join(refused.stderr.split())
     assert refused.returncode != 0

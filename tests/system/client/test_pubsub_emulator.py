@@ -128,7 +128,9 @@ def test_every_message_comes_in_the_order_of_its_key(make_topic: MakeTopic, read
 
 
 def test_while_it_is_held_a_message_does_not_come_again(
-    make_topic: MakeTopic, read: Read, pub_sub_fake: Server  # noqa: F811
+    make_topic: MakeTopic,
+    read: Read,
+    pub_sub_fake: Server,  # noqa: F811
 ) -> None:
     """Uses pstest, because a busy emulator of Google redelivers even extended messages."""
     topic = make_topic(pub_sub_fake)

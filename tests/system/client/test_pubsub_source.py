@@ -132,9 +132,7 @@ def test_leases_are_extended_until_a_message_is_settled(fake: FakePubSub, read: 
     wait_acked(fake, "ack-1")
     wait_nacked(fake, "ack-3")
     settled = len(fake.calls("ModifyAckDeadline"))
-    wait_until(
-        lambda: len(fake.extensions("ack-2")), lambda n: n >= 5, what="more extensions of the second"
-    )
+    wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 5, what="more extensions of the second")
     later = [call.ack_ids for call in fake.calls("ModifyAckDeadline")[settled:]]
     assert later == [["ack-2"]] * len(later), "what is settled is not extended any more"
     times = [call.at for call in fake.extensions("ack-2")]

@@ -44,9 +44,7 @@ class Producer:
         wait_until(self.left, lambda seen: seen == 0, what="everything that was fetched to be settled")
 
     def drop_role(self) -> None:
-        self.database.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,)
-        )
+        self.database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,))
         self.database.execute(f"DROP OWNED BY {self.role}")
         self.database.execute(f"DROP ROLE {self.role}")
 
@@ -180,7 +178,9 @@ NOTE = """
 """
 
 
-def test_the_trace_of_a_transaction_goes_on_with_the_events_of_handlers(producer: Producer, target: Target, consume: Consume) -> None:
+def test_the_trace_of_a_transaction_goes_on_with_the_events_of_handlers(
+    producer: Producer, target: Target, consume: Consume
+) -> None:
     """Also behind an event that fails, in the transaction of an event without a trace, and the other way round."""
     target.execute(NOTE)
     keys = {"traced": f"{TRACE} a=1", "bare": " ", "late": f"{TRACE} a=1"}
@@ -188,7 +188,9 @@ def test_the_trace_of_a_transaction_goes_on_with_the_events_of_handlers(producer
     for key, trace in keys.items():
         with producer.database.connection.transaction():
             if trace != " ":
-                producer.database.execute(f"SET LOCAL outbox.traceparent = '{TRACE}'; SET LOCAL outbox.tracestate = 'a=1'")
+                producer.database.execute(
+                    f"SET LOCAL outbox.traceparent = '{TRACE}'; SET LOCAL outbox.tracestate = 'a=1'"
+                )
             ids[key] = producer.enqueue(key, 3)
     target.poison(ids["traced"][1])
     consumer = pull(consume, producer, max_attempts=1000)
@@ -196,5 +198,7 @@ def test_the_trace_of_a_transaction_goes_on_with_the_events_of_handlers(producer
     target.cure()
     target.wait_applied([id for some in ids.values() for id in some])
     assert dict(target.execute("SELECT DISTINCT key, trace FROM applied")) == keys
-    carried = target.execute("SELECT aggregate_id, concat(headers ->> 'traceparent', ' ', headers ->> 'tracestate') FROM outbox.event")
+    carried = target.execute(
+        "SELECT aggregate_id, concat(headers ->> 'traceparent', ' ', headers ->> 'tracestate') FROM outbox.event"
+    )
     assert sorted(carried) == sorted((key, keys[key]) for key in keys for _ in range(3))

@@ -439,7 +439,9 @@ def test_tls_with_a_client_certificate(queue: Queue, make_source: MakeSource, se
     untrusted = make_source(queue, opened=False, **options).command("open")
     assert "certificate" in untrusted["error"]
     queue.send("1")
-    source = make_source(queue, **options, ca_file=server.certificates.authority, certificate=certificate, private_key=key)
+    source = make_source(
+        queue, **options, ca_file=server.certificates.authority, certificate=certificate, private_key=key
+    )
     assert payloads(source.receive(1)) == ["1"]
 
 
@@ -465,9 +467,7 @@ def versions_of(target: Target) -> dict[str, list[int]]:
 
 
 @of_all_kinds
-def test_a_consumer_applies_each_event_once_and_in_order(
-    queue: Queue, make_source: MakeSource, target: Target
-) -> None:
+def test_a_consumer_applies_each_event_once_and_in_order(queue: Queue, make_source: MakeSource, target: Target) -> None:
     """Also those that come again because one before them failed."""
     ids = send_events(queue, 10, range(1, 6))
     target.poison(ids[0])
@@ -542,9 +542,7 @@ def test_a_server_that_is_killed(
 
 
 @of_all_kinds
-def test_a_server_that_restarts(
-    queue: Queue, make_source: MakeSource, target: Target, server: RabbitmqServer
-) -> None:
+def test_a_server_that_restarts(queue: Queue, make_source: MakeSource, target: Target, server: RabbitmqServer) -> None:
     make_source(queue, opened=False, conninfo=target.conninfo)
     ids = send_events(queue, 10, range(1, 11))
     wait_until(target.applied, what="an event")

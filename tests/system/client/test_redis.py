@@ -210,13 +210,18 @@ def calls(stream: Stream, command: str) -> int:
 def test_what_is_held_stays_held(stream: Stream, make_source: MakeSource) -> None:
     """Another consumer tries to take over entries all the time."""
     stream.send("in hand", "with the source")
-    options = {"servers": f"127.0.0.1:{stream.server.port}", "min_idle": 5000}  # longer than a busy machine stands still
+    options = {
+        "servers": f"127.0.0.1:{stream.server.port}",
+        "min_idle": 5000,
+    }  # longer than a busy machine stands still
     source = make_source(stream, **options)
     (delivery,) = source.receive(1, most=1)
     rival = make_source(stream, consumer="rival", **options)
     extensions, attempts = calls(stream, "xclaim"), calls(stream, "xautoclaim")
     wait_until(lambda: calls(stream, "xclaim"), lambda n: n >= extensions + 4, what="several extensions", timeout=60)
-    wait_until(lambda: calls(stream, "xautoclaim"), lambda n: n >= attempts + 4, what="attempts to take over", timeout=60)
+    wait_until(
+        lambda: calls(stream, "xautoclaim"), lambda n: n >= attempts + 4, what="attempts to take over", timeout=60
+    )
     assert rival.command("receive", 10, 0) == []
     assert (stream.pending(), stream.deliveries()) == ({"c": 2}, [1, 1]), source.log()
     (other,) = source.receive(1)
@@ -296,7 +301,9 @@ def test_a_group_that_does_not_exist(make_stream: MakeStream, make_source: MakeS
 
 
 @pytest.mark.parametrize(("begin", "expected"), [("0", ["1", "2"]), ("$", ["2"])])
-def test_a_group_is_created_if_asked(make_stream: MakeStream, make_source: MakeSource, begin: str, expected: list[str]) -> None:
+def test_a_group_is_created_if_asked(
+    make_stream: MakeStream, make_source: MakeSource, begin: str, expected: list[str]
+) -> None:
     stream = make_stream(group=None)
     stream.send("1")
     source = make_source(stream, create_group_from=begin)
@@ -349,7 +356,9 @@ def test_a_server_that_forgets_everything(make_stream: MakeStream, make_source: 
     stream.server.kill()
     stream.server.start()
     source.wait_logged("creating it again from 0")
-    wait_until(lambda: stream.client.xadd(stream.name, {"payload": "2"}, id="7-0"), what="a stream", ignoring=(Exception,))
+    wait_until(
+        lambda: stream.client.xadd(stream.name, {"payload": "2"}, id="7-0"), what="a stream", ignoring=(Exception,)
+    )
     source.ack(*held)
     received = source.receive(1)
     assert payloads(received) == ["2"]
@@ -404,7 +413,16 @@ def test_a_server_that_is_silent(stream: Stream, make_source: MakeSource) -> Non
 def test_users_and_rights(make_stream: MakeStream, make_source: MakeSource, start: Start) -> None:
     stream = make_stream(start())
     stream.client.execute_command(
-        "ACL", "SETUSER", "alice", "on", ">s3cret-of-alice", f"~{stream.name}", "+xreadgroup", "+xack", "+xclaim", "+xautoclaim"
+        "ACL",
+        "SETUSER",
+        "alice",
+        "on",
+        ">s3cret-of-alice",
+        f"~{stream.name}",
+        "+xreadgroup",
+        "+xack",
+        "+xclaim",
+        "+xautoclaim",
     )
     wrong = make_source(stream, opened=False, user="alice", password="s3cret-of-bob")
     answer = wrong.command("open")
@@ -446,7 +464,9 @@ def test_tls(make_stream: MakeStream, make_source: MakeSource, start: Start, mut
 def test_a_replica_is_passed_over(make_stream: MakeStream, make_source: MakeSource, start: Start) -> None:
     primary = start()
     replica = start(replicaof=f"127.0.0.1 {primary.port}")
-    wait_until(lambda: replica.client().info("replication")["master_link_status"], lambda s: s == "up", what="replication")
+    wait_until(
+        lambda: replica.client().info("replication")["master_link_status"], lambda s: s == "up", what="replication"
+    )
     stream = make_stream(primary)
     source = make_source(
         stream, opened=False, servers=f"127.0.0.1:{replica.port},127.0.0.1:{primary.port}", request_timeout=5000
@@ -470,8 +490,16 @@ def test_a_failover_with_sentinel(make_stream: MakeStream, make_source: MakeSour
     stream.send("1")
     held = source.receive(1)
     client = replica.client(decode_responses=True)
-    wait_until(lambda: client.xpending(stream.name, "g")["pending"], lambda n: n == 1, what="the replica to have it", ignoring=(Exception,))
-    wait_until(lambda: sentinel.client(decode_responses=True).execute_command("SENTINEL", "replicas", "main"), what="the replica to be known")
+    wait_until(
+        lambda: client.xpending(stream.name, "g")["pending"],
+        lambda n: n == 1,
+        what="the replica to have it",
+        ignoring=(Exception,),
+    )
+    wait_until(
+        lambda: sentinel.client(decode_responses=True).execute_command("SENTINEL", "replicas", "main"),
+        what="the replica to be known",
+    )
     primary.kill()
     wait_until(lambda: client.role()[0], lambda role: role in ("master", b"master"), what="another primary", timeout=60)
     client.xadd(stream.name, {"payload": "2"})
@@ -535,7 +563,9 @@ def versions_of(target: Target) -> dict[str, list[int]]:
     return found
 
 
-def test_a_consumer_applies_each_event_once_and_in_order(stream: Stream, make_source: MakeSource, target: Target) -> None:
+def test_a_consumer_applies_each_event_once_and_in_order(
+    stream: Stream, make_source: MakeSource, target: Target
+) -> None:
     """Also those that come again because one before them failed."""
     ids = send_events(stream, 10, range(1, 6))
     target.poison(ids[0])
@@ -595,7 +625,9 @@ def test_a_consumer_that_stands_still(stream: Stream, make_source: MakeSource, t
     assert first.process.poll() is None and other.process.poll() is None
 
 
-def test_a_server_that_is_killed(make_stream: MakeStream, make_source: MakeSource, target: Target, start: Start) -> None:
+def test_a_server_that_is_killed(
+    make_stream: MakeStream, make_source: MakeSource, target: Target, start: Start
+) -> None:
     stream = make_stream(start(appendonly="yes", appendfsync="always"))
     make_source(stream, opened=False, conninfo=target.conninfo)
     ids = send_events(stream, 10, range(1, 11))

@@ -230,9 +230,7 @@ def test_a_poll_whose_answer_was_lost_is_repeated_as_the_same(
     source = make_source(fifo, visibility=3600)
     if "elasticmq" in request.node.name:  # moto knows no attempts
         assert payloads(source.receive(1)) == ["1"]
-    attempts = [
-        request.json()["ReceiveRequestAttemptId"] for request in fifo.wait_for_requests("ReceiveMessage", 3)
-    ]
+    attempts = [request.json()["ReceiveRequestAttemptId"] for request in fifo.wait_for_requests("ReceiveMessage", 3)]
     assert attempts[0] == attempts[1] != ""
     assert attempts[2] != attempts[0]
 
@@ -273,9 +271,7 @@ def test_from_the_outbox(
     queue = make_queue(fifo=is_fifo)
     endpoint = f"http://127.0.0.1:{queue.server.port}"
     database.add_destination("d", f"sqs://{REGION}?endpoint={endpoint}", queue=queue.name)
-    database.execute(
-        "CREATE USER MAPPING FOR postgres SERVER d OPTIONS (access_key_id 'any', secret_access_key 'any')"
-    )
+    database.execute("CREATE USER MAPPING FOR postgres SERVER d OPTIONS (access_key_id 'any', secret_access_key 'any')")
     ids = database.enqueue("a", 20) + database.enqueue("b", 20)
     program = str(installation.programs / "sqs_source")
     consumer = subprocess.Popen(

@@ -108,7 +108,9 @@ def test_the_server_goes_and_comes_back(make_cluster: MakeCluster, consume: Cons
         ("UPDATE inbox.consumer SET role = 'postgres'", "belongs to role"),
     ],
 )
-def test_errors_that_waiting_cannot_repair_end_the_consumer(target: Target, consume: Consume, spoil: str, says: str) -> None:
+def test_errors_that_waiting_cannot_repair_end_the_consumer(
+    target: Target, consume: Consume, spoil: str, says: str
+) -> None:
     if spoil.startswith("UPDATE"):
         consume().deliver("a")
         wait_until(lambda: target.value("SELECT count(*) FROM inbox.consumer"), what="the consumer to be known")

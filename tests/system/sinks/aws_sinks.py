@@ -28,6 +28,7 @@ REGION = "eu-west-1"
 ACCOUNT = "123456789012"
 LEGAL_GROUP = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 
+
 class Entry:
     """One entry of a batch request, as both protocols have it."""
 
@@ -102,9 +103,7 @@ class AwsSink(AwsKeys, Sink):
                 return received
             self._sqs.delete_message_batch(
                 QueueUrl=queue,
-                Entries=[
-                    {"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(messages)
-                ],
+                Entries=[{"Id": str(n), "ReceiptHandle": m["ReceiptHandle"]} for n, m in enumerate(messages)],
             )
             received += [
                 message_of_aws(
@@ -208,8 +207,7 @@ class SqsSink(AwsSink):
     def add_failures(self, answered: Answer, ids: list[str], for_good: bool) -> Answer:
         document = json.loads(answered.body)
         document["Failed"] = [
-            {"Id": id, "Code": failure_code(for_good), "SenderFault": for_good, "Message": "not this one"}
-            for id in ids
+            {"Id": id, "Code": failure_code(for_good), "SenderFault": for_good, "Message": "not this one"} for id in ids
         ]
         return answered.with_body(json.dumps(document).encode())
 
@@ -276,9 +274,7 @@ class SnsSink(AwsSink):
         topic = self._sns.create_topic(Name=self.full_name(name), Attributes=attributes)["TopicArn"]
         queue = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{self.full_name(name)}"
         self.add_queue(name)
-        self._sns.subscribe(
-            TopicArn=topic, Protocol="sqs", Endpoint=queue, Attributes={"RawMessageDelivery": "true"}
-        )
+        self._sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue, Attributes={"RawMessageDelivery": "true"})
 
     def carries(self, request: Request) -> bool:
         return b"Action=PublishBatch" in request.body
@@ -291,9 +287,7 @@ class SnsSink(AwsSink):
             if match := MEMBER.fullmatch(name):
                 members.setdefault(int(match[1]), {})[match[2]] = value
         return [
-            Entry(
-                fields["Id"], fields["Message"], attributes_of_form(fields), fields.get("MessageGroupId")
-            )
+            Entry(fields["Id"], fields["Message"], attributes_of_form(fields), fields.get("MessageGroupId"))
             for _, fields in sorted(members.items())
         ]
 

@@ -87,9 +87,7 @@ class OrderedAnswersSink(AwsKeys, Sink):
             count = {f"Failed{self.list_name.removesuffix('s')}Count": sum(failed)}
             await reply(answered.with_body(json.dumps({**count, self.list_name: results}).encode()))(exchange)
 
-        self.proxy.on(
-            lambda request: any(chosen(message) for message in self.carried(request)), behave, times=times
-        )
+        self.proxy.on(lambda request: any(chosen(message) for message in self.carried(request)), behave, times=times)
 
     def error(self, status: int, code: str, headers: list[tuple[str, str]] | None = None) -> Behaviour:
         body = {"__type": code, "message": "as the test wants it"}
@@ -220,9 +218,7 @@ class EventBridgeSink(OrderedAnswersSink):
         attributes = self.sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
         rule = f"all-of-{self.place}"
         self.client.put_rule(Name=rule, EventBusName=bus, EventPattern=json.dumps({"account": [ACCOUNT]}))
-        self.client.put_targets(
-            Rule=rule, EventBusName=bus, Targets=[{"Id": "queue", "Arn": attributes["QueueArn"]}]
-        )
+        self.client.put_targets(Rule=rule, EventBusName=bus, Targets=[{"Id": "queue", "Arn": attributes["QueueArn"]}])
         self._queues.append(queue)
 
     def receive(self) -> list[Message]:

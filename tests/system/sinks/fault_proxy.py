@@ -38,7 +38,7 @@ class Answer:
     headers: list[tuple[str, str]]
     body: bytes
 
-    def with_body(self, body: bytes) -> "Answer":
+    def with_body(self, body: bytes) -> Answer:
         return replace(self, body=body)
 
 

@@ -13,6 +13,7 @@ from .sink import STRUCTURED, Message, Sink, message_of_cloud_event, message_of_
 
 TOO_LARGE = 1_000_000  # for our receiver
 
+
 class HttpSink(Sink):
     name = "http"
     module = "pg_outbox_http"

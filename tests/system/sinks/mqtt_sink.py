@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from database import Database
-from waiting import wait_until
 
 from .fault_proxy import MqttProxy
 from .mqtt_server import MAX_PACKET, MqttServer

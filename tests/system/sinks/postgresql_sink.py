@@ -46,10 +46,7 @@ class PostgresqlSink(Sink):
             (self._received,),
         )
         self._received = rows[-1][0] if rows else self._received
-        return [
-            Message(*row[1:10], {name: as_text(v) for name, v in row[10].items()}, row[11])
-            for row in rows
-        ]
+        return [Message(*row[1:10], {name: as_text(v) for name, v in row[10].items()}, row[11]) for row in rows]
 
     def as_carried(self, message: Message) -> Message:
         return message

@@ -88,9 +88,7 @@ class PubSubSink(Sink):
                     request={"subscription": subscription, "ack_ids": [m.ack_id for m in messages]}
                 )
                 received += [
-                    message_of_pub_sub(
-                        dict(m.message.attributes), m.message.ordering_key, m.message.data
-                    )
+                    message_of_pub_sub(dict(m.message.attributes), m.message.ordering_key, m.message.data)
                     for m in messages
                 ]
         return received
@@ -103,9 +101,7 @@ class PubSubSink(Sink):
         if not publishes(request):
             return []
         return [
-            message_of_pub_sub(
-                m.get("attributes", {}), m.get("orderingKey", ""), base64.b64decode(m.get("data", ""))
-            )
+            message_of_pub_sub(m.get("attributes", {}), m.get("orderingKey", ""), base64.b64decode(m.get("data", "")))
             for m in request.json()["messages"]
         ]
 

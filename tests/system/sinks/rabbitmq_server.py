@@ -47,9 +47,7 @@ DEFINITIONS = {
         {"user": "client", "vhost": "/", **EVERYTHING},
         {"user": "alice", "vhost": "/", "configure": "", "write": "^open.*|^amq\\.topic$", "read": ""},
     ],
-    "topic_permissions": [
-        {"user": "alice", "vhost": "/", "exchange": "amq.topic", "write": "^open.*", "read": ""}
-    ],
+    "topic_permissions": [{"user": "alice", "vhost": "/", "exchange": "amq.topic", "write": "^open.*", "read": ""}],
 }
 
 CONFIGURATION = """
@@ -147,7 +145,7 @@ class RabbitmqServer:
                 return True
         return False
 
-    def connect(self, virtual_host: str = "/") -> "pika.BlockingConnection":  # type: ignore[name-defined] # noqa: F821
+    def connect(self, virtual_host: str = "/") -> pika.BlockingConnection:  # type: ignore[name-defined] # noqa: F821
         import pika
 
         return pika.BlockingConnection(

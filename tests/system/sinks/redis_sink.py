@@ -71,9 +71,7 @@ class RedisSink(Sink):
 
 def message_of_entry(fields: dict[bytes, bytes]) -> Message:
     texts = {name.decode(): value for name, value in fields.items()}
-    text: dict[str, Any] = {
-        name: value.decode() for name, value in texts.items() if name not in ("payload", "data")
-    }
+    text: dict[str, Any] = {name: value.decode() for name, value in texts.items() if name not in ("payload", "data")}
     content_type = text.get("content-type")
     if content_type and content_type.startswith(STRUCTURED):
         message = message_of_document(texts["data"])

@@ -77,9 +77,7 @@ def start(command: list[str], port: int, log: Path) -> subprocess.Popen[bytes]:
             cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        wait_until(
-            lambda: answers(process, port, log), timeout=180, what=f"{Path(command[0]).name} to answer"
-        )
+        wait_until(lambda: answers(process, port, log), timeout=180, what=f"{Path(command[0]).name} to answer")
         return process
     except BaseException:
         end(process)

@@ -1,5 +1,4 @@
-"""A sink for the conformance suite: how to create a destination, and how to read events from it.
-"""
+"""A sink for the conformance suite: how to create a destination, and how to read events from it."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def message_of(
         aggregate_id=attributes["aggregate_id"],
         version=number("version"),
         schema_version=number("schema_version"),
-        occurred_at=datetime.fromisoformat(attributes["occurred_at"].replace("Z", "+00:00")),
+        occurred_at=datetime.fromisoformat(attributes["occurred_at"]),
         content_type=attributes.get("content_type"),
         ordering_key=ordering_key,
         headers={name: as_text(value) for name, value in headers.items()},
@@ -77,9 +76,7 @@ OF_CLOUD_EVENTS = {"specversion", "id", "type", "source", "subject", "time", "pa
                    "datacontenttype"}  # fmt: skip
 
 
-def message_of_cloud_event(
-    attributes: Mapping[str, str], content_type: str | None, payload: bytes | None
-) -> Message:
+def message_of_cloud_event(attributes: Mapping[str, str], content_type: str | None, payload: bytes | None) -> Message:
     version = attributes.get("aggregateversion")
     return Message(
         event_id=attributes["id"],
@@ -88,7 +85,7 @@ def message_of_cloud_event(
         aggregate_id=attributes["subject"],
         version=int(version) if version else None,
         schema_version=int(attributes["schemaversion"]),
-        occurred_at=datetime.fromisoformat(attributes["time"].replace("Z", "+00:00")),
+        occurred_at=datetime.fromisoformat(attributes["time"]),
         content_type=content_type,
         ordering_key=attributes.get("partitionkey", ""),
         headers={name: v for name, v in attributes.items() if name not in OF_CLOUD_EVENTS},
@@ -229,9 +226,7 @@ class Sink(ABC):
 
     def map_credentials(self, destination: str = "d") -> None:
         options = ", ".join(f"{name} '{value}'" for name, value in self.credentials().items())
-        self.database.execute(
-            f"CREATE USER MAPPING FOR CURRENT_USER SERVER {destination} OPTIONS ({options})"
-        )
+        self.database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER {destination} OPTIONS ({options})")
 
     def renew_credentials(self, number: int) -> None:
         options = ", ".join(f"SET {name} '{v}'" for name, v in self.credentials(number).items())

@@ -124,9 +124,7 @@ def versions_of(sink: KinesisSink, key: str) -> list[int | None]:
 
 
 def test_a_busy_shard_is_throttling_and_charges_no_event(kinesis: KinesisSink, database: Database) -> None:
-    kinesis.refuse_with(
-        lambda m: m.aggregate_id == "busy", "ProvisionedThroughputExceededException", times=3
-    )
+    kinesis.refuse_with(lambda m: m.aggregate_id == "busy", "ProvisionedThroughputExceededException", times=3)
     kinesis.create()
     ids = [id for key in ("busy", "a", "b") for id in database.enqueue(key, 5)]
     kinesis.wait_for(ids)
@@ -181,9 +179,7 @@ def test_streams_go_on_while_a_shard_is_split(kinesis: KinesisSink, database: Da
     assert database.execute("SELECT * FROM outbox.delivery") == []
 
 
-def test_a_stream_is_named_by_its_arn_where_the_url_has_an_account(
-    make_sink: MakeSink, database: Database
-) -> None:
+def test_a_stream_is_named_by_its_arn_where_the_url_has_an_account(make_sink: MakeSink, database: Database) -> None:
     sink = make_sink(KinesisOfAccountSink, database)
     assert isinstance(sink, KinesisOfAccountSink)
     sink.add_topic()
@@ -201,9 +197,7 @@ def test_a_stream_is_named_by_its_arn_where_the_url_has_an_account(
 
 def test_the_payload_alone(kinesis: KinesisSink, database: Database) -> None:
     kinesis.create(format="payload")
-    database.execute(
-        "SELECT outbox.enqueue('item', 'a', 'changed', '\\x00ff'::bytea, 'application/octet-stream')"
-    )
+    database.execute("SELECT outbox.enqueue('item', 'a', 'changed', '\\x00ff'::bytea, 'application/octet-stream')")
     database.wait_published(1)
     records = [
         record
@@ -268,7 +262,7 @@ def test_what_rules_and_targets_see(eventbridge: EventBridgeSink, database: Data
     event_id = str(
         database.value(
             "SELECT outbox.enqueue('item', 'a', 'item.changed', '{\"n\": 1.50}', occurred_at => '2026-01-31 10:20:30.7+00', "
-            "headers => '{\"traceparent\": \"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\"}')"
+            'headers => \'{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}\')'
         )
     )
     eventbridge.wait_for([event_id])
@@ -365,4 +359,8 @@ def test_a_check_of_a_real_bus(eventbridge: EventBridgeSink, database: Database)
     subject, ok, detail = database.execute("SELECT * FROM outbox.check_destination('d', 'other.events')")[-1]
     assert not ok and "ResourceNotFoundException" in detail and "other.events" in subject
     database.change_destination("d", event_bus="default")
-    assert database.execute("SELECT * FROM outbox.check_destination('d')")[-1] == ('event bus "default"', True, "it exists")
+    assert database.execute("SELECT * FROM outbox.check_destination('d')")[-1] == (
+        'event bus "default"',
+        True,
+        "it exists",
+    )

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -18,8 +18,8 @@ from database import Database, create_database
 from receiver import Exchange, Gate, Request, answer, reset
 from waiting import SECOND, Stopwatch, wait_until
 
-from .conftest import SINKS, MakeSink
 from .aws_sinks import AwsSink
+from .conftest import SINKS, MakeSink
 from .sink import Message, Sink
 
 
@@ -69,8 +69,7 @@ def first_versions(messages: list[Message]) -> dict[str, list[int]]:
     once = {message.event_id: message for message in reversed(messages)}.values()
     ordered = sorted(once, key=messages.index)
     return {
-        key: [m.version or 0 for m in ordered if m.aggregate_id == key]
-        for key in {m.aggregate_id for m in ordered}
+        key: [m.version or 0 for m in ordered if m.aggregate_id == key] for key in {m.aggregate_id for m in ordered}
     }
 
 
@@ -133,7 +132,7 @@ CONTENT: dict[str, tuple[str, bytes | None]] = {
 
 def enqueue_content(sink: Sink, db: Database) -> dict[str, Message]:
     """Enqueues an event for each of CONTENT; returns the expected events by id."""
-    occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, timezone.utc)
+    occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, UTC)
     expected = {}
     for n, (what, (content_type, payload)) in enumerate(CONTENT.items()):
         headers = {"tenant": UNICODE, "traceparent": "00-1-2-01", "count": n}
@@ -225,9 +224,7 @@ def test_keys_go_side_by_side_and_each_has_one_request_at_a_time(sink: Sink, db:
     sink.create(**sink.small_batches)
     keys = [f"k{n}" for n in range(40)]
     ids = enqueue_keys(db, keys, 3)
-    wait_until(
-        lambda: len(gate.holding), lambda seen: seen == 4, what="four requests at the same time"
-    )
+    wait_until(lambda: len(gate.holding), lambda seen: seen == 4, what="four requests at the same time")
     held = {m.aggregate_id for r, ms in batches(sink) if r.number in gate.holding for m in ms}
     ids += enqueue_keys(db, held, 1)  # it must wait
     enqueue_keys(db, ["other"], 1)
@@ -721,6 +718,4 @@ def all_that_can_be_read(db: Database) -> str:
         "WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'v')"
     )
     others = [("pg_stat_activity",), ("pg_foreign_server",)]
-    return "\n".join(
-        str(db.execute(f"SELECT t::text FROM {relation} AS t")) for (relation,) in relations + others
-    )
+    return "\n".join(str(db.execute(f"SELECT t::text FROM {relation} AS t")) for (relation,) in relations + others)

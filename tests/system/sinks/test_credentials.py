@@ -163,9 +163,7 @@ def make_platform(
 
 
 @pytest.mark.parametrize("name", list(PLATFORMS))
-def test_expired_credentials_of_the_platform_are_replaced(
-    name: str, make_platform: MakePlatform
-) -> None:
+def test_expired_credentials_of_the_platform_are_replaced(name: str, make_platform: MakePlatform) -> None:
     platform, sink = make_platform(name)
     db = sink.database
     ids = db.enqueue("a", 3)
@@ -183,9 +181,7 @@ def test_expired_credentials_of_the_platform_are_replaced(
 
 
 @pytest.mark.parametrize("name", ["google metadata", "instance"])
-def test_nobody_but_a_superuser_borrows_the_identity_of_the_server(
-    name: str, make_platform: MakePlatform
-) -> None:
+def test_nobody_but_a_superuser_borrows_the_identity_of_the_server(name: str, make_platform: MakePlatform) -> None:
     platform, sink = make_platform(name)
     db = sink.database
     sink.wait_for(db.enqueue("a"))

@@ -281,9 +281,7 @@ DOCUMENTS = ['{"total": 1.5, "title": "ä \\"x\\" \\\\", "lines": [{"sku": "a b"
 
 
 class Case:
-    def __init__(
-        self, layout: str, connector: dict[str, str], options: dict[str, str], payloads: list[Any]
-    ) -> None:
+    def __init__(self, layout: str, connector: dict[str, str], options: dict[str, str], payloads: list[Any]) -> None:
         self.layout, self.connector, self.options, self.payloads = layout, connector, options, payloads
 
     def insert(self, database: Database, type: str, ids: list[str]) -> None:

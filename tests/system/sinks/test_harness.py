@@ -104,9 +104,7 @@ def tcp_proxy(shared_cluster: Cluster) -> Iterator[TcpProxy]:
 
 
 def insert_through(proxy: TcpProxy, database: Database) -> None:
-    with psycopg.connect(
-        f"host=127.0.0.1 port={proxy.port} user=postgres dbname={database.name}"
-    ) as connection:
+    with psycopg.connect(f"host=127.0.0.1 port={proxy.port} user=postgres dbname={database.name}") as connection:
         connection.execute("INSERT INTO t VALUES (1)")
         connection.execute("COMMIT")
 
@@ -163,9 +161,7 @@ def send_batch(sink: AwsSink, client: Any, place: str, count: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("kind", [SqsFifoSink, SqsStandardSink, SnsFifoSink, SnsStandardSink])
-def test_entries_fail_as_amazons_client_expects_it(
-    kind: type[AwsSink], database: Database, make_aws: Any
-) -> None:
+def test_entries_fail_as_amazons_client_expects_it(kind: type[AwsSink], database: Database, make_aws: Any) -> None:
     sink, client, place = make_aws(kind)
     sink.refuse(lambda message: message.version in (2, 3), for_good=True, times=1)
     answered = send_batch(sink, client, place, 4)
@@ -182,9 +178,7 @@ def test_entries_fail_as_amazons_client_expects_it(
 @pytest.mark.parametrize(
     "kind, code", [(SqsFifoSink, "RequestThrottled"), (SnsFifoSink, "Throttled")], ids=["sqs", "sns"]
 )
-def test_throttling_is_what_amazons_client_takes_for_it(
-    kind: type[AwsSink], code: str, make_aws: Any
-) -> None:
+def test_throttling_is_what_amazons_client_takes_for_it(kind: type[AwsSink], code: str, make_aws: Any) -> None:
     from botocore.exceptions import ClientError
 
     sink, client, place = make_aws(kind)
@@ -312,9 +306,7 @@ def test_what_is_published_over_rest_is_read_over_grpc(fake: PubSubFakeSink) -> 
     )
     assert status == 200 and len(body["messageIds"]) == 1
     (message,) = fake.wait_for(["1"])
-    assert message == message_of(
-        PUBLISHED, ordering_key="k ä", headers={"tenant": "ü"}, payload=b"\x00\xff"
-    )
+    assert message == message_of(PUBLISHED, ordering_key="k ä", headers={"tenant": "ü"}, payload=b"\x00\xff")
 
 
 FAULTY: dict[str, tuple[str, list[dict[str, Any]], int, str]] = {

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def receive_one(kafka: KafkaSink) -> Any:
 
 def test_key_timestamp_and_trace_of_a_record(kafka: KafkaSink, db: Database) -> None:
     kafka.add_topic()
-    occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, timezone.utc)
+    occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, UTC)
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for format, prefix in (("attributes", ""), ("binary", "ce_"), ("structured", "")):
         kafka.create(format=format, start="end")
@@ -306,9 +306,7 @@ def test_a_quota_shows_as_throttling(kafka: KafkaSink, db: Database) -> None:
 
 
 @pytest.fixture
-def with_current_library(
-    make_cluster: MakeCluster, make_sink: MakeSink, monkeypatch: pytest.MonkeyPatch
-) -> KafkaSink:
+def with_current_library(make_cluster: MakeCluster, make_sink: MakeSink, monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
     """On a server that finds the librdkafka that Confluent's client brings."""
     cluster = make_cluster(started=False)
     (library,) = INSTALLED.glob("python/lib/python3*/site-packages/confluent_kafka.libs/librdkafka-*")
@@ -349,9 +347,7 @@ def test_a_login(kafka: KafkaSink, db: Database) -> None:
 
 
 def test_scram_with_an_old_library_says_what_to_do(kafka: KafkaSink, db: Database) -> None:
-    add_destination(
-        kafka, "sasl", {"user": "alice", "password": USERS["alice"]}, sasl_mechanism="SCRAM-SHA-256"
-    )
+    add_destination(kafka, "sasl", {"user": "alice", "password": USERS["alice"]}, sasl_mechanism="SCRAM-SHA-256")
     kafka.add_topic()
     ids = enqueue_keys(db, ["a"], 1)
     if "librdkafka 2.6.1 or later" not in check(db)["login"][1]:
@@ -403,9 +399,7 @@ def test_our_certificate(kafka: KafkaSink, db: Database) -> None:
     assert secret not in db.cluster.log_since(db.cluster.test_began)
 
 
-def test_brokers_cannot_send_it_to_a_host_that_is_not_allowed(
-    new_database: NewDatabase, make_sink: MakeSink
-) -> None:
+def test_brokers_cannot_send_it_to_a_host_that_is_not_allowed(new_database: NewDatabase, make_sink: MakeSink) -> None:
     """The cluster says that its brokers are at 127.0.0.1."""
     db = new_database({"outbox.allowed_hosts": "localhost"})
     kafka = make_sink(KafkaSink, db)

@@ -105,9 +105,7 @@ def test_a_missing_topic_holds_its_own_events_only(kafka: KafkaSink, db: Databas
     assert_once(kafka, ids + held)
 
 
-def test_a_broker_that_is_away_at_the_start_is_the_destinations_failure(
-    db: Database, make_sink: MakeSink
-) -> None:
+def test_a_broker_that_is_away_at_the_start_is_the_destinations_failure(db: Database, make_sink: MakeSink) -> None:
     kafka = make_kafka(make_sink, db)
     kafka.proxy.refuse_connections()
     try:

@@ -72,9 +72,7 @@ def decoded(registry: SchemaRegistry, value: bytes) -> Any:
     return item
 
 
-def test_payloads_name_the_schema_of_their_subject(
-    kafka: KafkaSink, db: Database, registry: SchemaRegistry
-) -> None:
+def test_payloads_name_the_schema_of_their_subject(kafka: KafkaSink, db: Database, registry: SchemaRegistry) -> None:
     registry.register("another", "int")
     registry.register(f"{kafka.place}-item.events-value", ITEM)
     create(kafka, registry)
@@ -83,9 +81,7 @@ def test_payloads_name_the_schema_of_their_subject(
         enqueue_record(db, encoded(item))
     enqueue_record(db, None)
     records: list[Any] = []
-    wait_until(
-        lambda: records.extend(kafka.records()) or len(records), lambda count: count == 21, what="all records"
-    )
+    wait_until(lambda: records.extend(kafka.records()) or len(records), lambda count: count == 21, what="all records")
     assert [decoded(registry, record.value()) for record in records[:-1]] == items
     assert records[-1].value() is None, "a tombstone has no frame"
     assert registry.asked == [f"/registry/subjects/{kafka.place}-item.events-value/versions/latest"]

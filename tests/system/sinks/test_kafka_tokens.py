@@ -130,9 +130,7 @@ def test_a_token_that_the_broker_refuses(
     assert in_trouble(db) == []
 
 
-def test_tokens_are_renewed_while_the_broker_ends_sessions(
-    kafka: KafkaSink, db: Database, issuer: TokenIssuer
-) -> None:
+def test_tokens_are_renewed_while_the_broker_ends_sessions(kafka: KafkaSink, db: Database, issuer: TokenIssuer) -> None:
     """The broker takes no expired token, and closes each connection two seconds after its login."""
     issuer.lifetime = 4
     log_in(kafka, issuer, listener="sessions")
@@ -151,9 +149,7 @@ def test_tokens_are_renewed_while_the_broker_ends_sessions(
     assert_in_order(kafka.messages())
 
 
-def test_an_issuer_that_is_down_while_the_token_is_valid(
-    kafka: KafkaSink, db: Database, issuer: TokenIssuer
-) -> None:
+def test_an_issuer_that_is_down_while_the_token_is_valid(kafka: KafkaSink, db: Database, issuer: TokenIssuer) -> None:
     issuer.lifetime = 20
     log_in(kafka, issuer)
     ids = enqueue_keys(db, ["a"], 2)
@@ -180,9 +176,7 @@ def test_an_issuer_whose_certificate_is_not_trusted(kafka: KafkaSink, db: Databa
     assert set(ids) and in_trouble(db) == []
 
 
-def test_the_check_of_a_token(
-    kafka: KafkaSink, db: Database, issuer: TokenIssuer, another_key: SigningKey
-) -> None:
+def test_the_check_of_a_token(kafka: KafkaSink, db: Database, issuer: TokenIssuer, another_key: SigningKey) -> None:
     log_in(kafka, issuer, secret="s3cret-but-wrong")
     ok, detail = check(db)["token"]
     assert not ok and "HTTP 401" in detail and "s3cret" not in detail

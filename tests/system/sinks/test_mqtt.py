@@ -223,9 +223,7 @@ def test_a_topic_that_may_not_be_published_to_stops_no_other(mqtt: MqttSink, db:
     try:
         for n in range(3):
             for name in ("forbidden", mqtt.place):
-                db.execute(
-                    "SELECT outbox.enqueue('x', %s, 'changed', '{}', topic => %s)", (f"{name}-{n}", f"{name}/x")
-                )
+                db.execute("SELECT outbox.enqueue('x', %s, 'changed', '{}', topic => %s)", (f"{name}-{n}", f"{name}/x"))
         arrived = {properties_of(next_message(reader))["aggregate_id"] for _ in range(3)}
         assert arrived == {f"{mqtt.place}-{n}" for n in range(3)}
         status = wait_until(db.status, lambda s: s["lanes_down"] == 1, what="the forbidden topic to be down")
@@ -292,6 +290,7 @@ def test_two_clients_with_one_client_id(mqtt: MqttSink, db: Database) -> None:
     mqtt.wait_for(ids)
     rival = Rival(mqtt.broker.port, name)
     try:
+
         def error_after_another_event() -> str:
             ids.extend(enqueue_keys(db, [f"k{len(ids)}"], 1))
             return db.status()["last_error"] or ""

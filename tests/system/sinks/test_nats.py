@@ -398,8 +398,9 @@ def test_credentials(start_server: StartServer, db: Database) -> None:
 
     operator = Operator()
     server = start_server(operator.configuration)
-    server.client(user_jwt_cb=operator.user_jwt.encode, signature_cb=operator.user.signature
-    ).add_stream("items", ["item.events"])
+    server.client(user_jwt_cb=operator.user_jwt.encode, signature_cb=operator.user.signature).add_stream(
+        "items", ["item.events"]
+    )
     add_destination(db, server, {})
     expect_login(db, {"credentials": operator.credentials}, {"credentials": Operator().credentials})
     assert operator.user.seed not in db.cluster.log_since(db.cluster.test_began)

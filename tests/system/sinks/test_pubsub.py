@@ -153,9 +153,7 @@ def test_a_topic_name_that_cannot_be_is_a_dead_letter(pubsub: PubSubSink, db: Da
     db.enqueue("a", topic="video events")
     ids = db.enqueue("b")
     pubsub.wait_for(ids)
-    error = wait_until(
-        lambda: db.value("SELECT last_error FROM outbox.dead_letter"), what="the dead letter"
-    )
+    error = wait_until(lambda: db.value("SELECT last_error FROM outbox.dead_letter"), what="the dead letter")
     assert error.startswith('"video events" cannot be a topic')
     assert not any("video" in request.target for request in pubsub.proxy.requests)
 
@@ -169,9 +167,7 @@ def test_a_topic_name_that_cannot_be_is_a_dead_letter(pubsub: PubSubSink, db: Da
 def key_file(tmp_path: Path) -> str:
     """Returns the text of a service account's file, with a new key."""
     pem = tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "genpkey", "-quiet", "-algorithm", "RSA", "-out", pem], check=True
-    )
+    subprocess.run(["openssl", "genpkey", "-quiet", "-algorithm", "RSA", "-out", pem], check=True)
     return json.dumps(
         {
             "type": "service_account",
@@ -187,9 +183,7 @@ def key_file(tmp_path: Path) -> str:
 def create_with_key(pubsub: PubSubSink, db: Database, key: str) -> None:
     """Makes a destination without an emulator, which would get no credentials."""
     db.add_destination("d", f"{pubsub.url()}?endpoint=http://127.0.0.1:{pubsub.proxy.port}")
-    db.execute(
-        f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (key {psycopg.sql.quote(key)})"
-    )
+    db.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (key {psycopg.sql.quote(key)})")
 
 
 def test_requests_are_signed_for_with_the_key(pubsub: PubSubSink, db: Database, key_file: str) -> None:
@@ -209,9 +203,7 @@ def test_a_key_that_cannot_be_used_says_why(pubsub: PubSubSink, db: Database, ke
     create_with_key(pubsub, db, key_file.replace("service_account", "authorized_user"))
     db.enqueue()
     status = wait_until(db.status, lambda s: s["last_error"], what="a failure")
-    assert status["last_error"] == (
-        'option "key" is not the key of a service account: its type is not service_account'
-    )
+    assert status["last_error"] == ('option "key" is not the key of a service account: its type is not service_account')
     assert not pubsub.proxy.requests
 
 

@@ -62,9 +62,7 @@ def own_sink(database: Database, server: RedisServer) -> RedisSink:
 
 
 def wait_for_error(db: Database, text: str) -> None:
-    wait_until(
-        lambda: db.status()["last_error"] or "", lambda error: text in error, what=f"an error with {text}"
-    )
+    wait_until(lambda: db.status()["last_error"] or "", lambda error: text in error, what=f"an error with {text}")
 
 
 def assert_arrived_once(sink: RedisSink, ids: list[str]) -> None:
@@ -372,7 +370,9 @@ def map_user(db: Database, **options: str) -> None:
 
 
 def test_a_user_of_an_access_list(db: Database, start: Start) -> None:
-    server = start(user=[f"alice on >s3cret-of-alice ~test-* {RIGHTS}", "root on >s3cret-of-root ~* +@all", "default off"])
+    server = start(
+        user=[f"alice on >s3cret-of-alice ~test-* {RIGHTS}", "root on >s3cret-of-root ~* +@all", "default off"]
+    )
     sink = own_sink(db, server)
     sink.client = server.client(username="root", password="s3cret-of-root")
     sink.create()
@@ -407,7 +407,9 @@ def test_rights_that_a_user_lacks(db: Database, start: Start) -> None:
     """A key concerns its stream only, a command the destination."""
     server = start()
     sink = own_sink(db, server)
-    sink.client.execute_command("ACL", "SETUSER", "alice", "on", ">s3cret-of-alice", f"~{sink.place}-a.*", *RIGHTS.split())
+    sink.client.execute_command(
+        "ACL", "SETUSER", "alice", "on", ">s3cret-of-alice", f"~{sink.place}-a.*", *RIGHTS.split()
+    )
     sink.create()
     map_user(db, user="alice", password="s3cret-of-alice")
     ids = enqueue_type(db, "b", 2, 2) + enqueue_type(db, "a", 2, 2)
@@ -456,7 +458,9 @@ def test_tls(db: Database, start: Start, certificates: Certificates, mutual: boo
     assert not check(sink, "item.events")["tls"][0]
     db.change_destination("d", ca_file=certificates.authority)
     if mutual:
-        wait_until(lambda: all(ok for ok, _ in check(sink, "item.events").values()), lambda ok: not ok, what="a refusal")
+        wait_until(
+            lambda: all(ok for ok, _ in check(sink, "item.events").values()), lambda ok: not ok, what="a refusal"
+        )
         certificate, key = client_certificate(Path(certificates.key).parent)
         map_user(db, certificate=certificate, private_key=key)
     assert_arrived_once(sink, ids)
@@ -520,9 +524,7 @@ def test_the_next_host_when_the_primary_is_gone(db: Database, start: Start) -> N
 def test_sentinel_names_the_primary(db: Database, start: Start) -> None:
     primary = start()
     replica = start(replicaof=f"127.0.0.1 {primary.port}")
-    sentinel = start(
-        sentinel=[f"monitor mymaster 127.0.0.1 {primary.port} 1", "down-after-milliseconds mymaster 1000"]
-    )
+    sentinel = start(sentinel=[f"monitor mymaster 127.0.0.1 {primary.port} 1", "down-after-milliseconds mymaster 1000"])
     sink = own_sink(db, replica)
     wait_until(
         lambda: sentinel.client().execute_command("SENTINEL", "REPLICAS", "mymaster"),

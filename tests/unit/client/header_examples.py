@@ -52,7 +52,7 @@ def main() -> int:
     assert len(found) >= 5, f"examples in {[str(header) for header, _ in found]} only"
     found += [(page, code) for page in sorted(PAGES.glob("*.md")) for code in examples_in_page(page)]
     source = PREAMBLE + "".join(
-        f"void example_{number}() {{\n#line 1 \"example in {file.name}\"\n{code}\n}}\n"
+        f'void example_{number}() {{\n#line 1 "example in {file.name}"\n{code}\n}}\n'
         for number, (file, code) in enumerate(found)
     )
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable"]
