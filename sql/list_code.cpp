@@ -91,22 +91,14 @@ class Statements {
 };
 
 constexpr std::array replaceable{"FUNCTION ", "VIEW ", "TRIGGER "};
-constexpr std::array data{"CREATE TABLE ",
-                          "CREATE UNLOGGED TABLE ",
-                          "CREATE INDEX ",
-                          "CREATE UNIQUE INDEX ",
-                          "CREATE SEQUENCE ",
-                          "CREATE TYPE ",
-                          "CREATE DOMAIN ",
-                          "CREATE POLICY ",
-                          "CREATE SCHEMA ",
-                          "CREATE FOREIGN DATA WRAPPER ",
-                          "INSERT ",
-                          "SELECT ",
-                          "SET LOCAL ",
-                          "GRANT ",
-                          "REVOKE ",
-                          "DO "};
+constexpr std::array data{"CREATE TABLE ",    "CREATE UNLOGGED TABLE ",
+                          "CREATE INDEX ",    "CREATE UNIQUE INDEX ",
+                          "CREATE SEQUENCE ", "CREATE TYPE ",
+                          "CREATE DOMAIN ",   "CREATE POLICY ",
+                          "CREATE SCHEMA ",   "CREATE FOREIGN DATA WRAPPER ",
+                          "INSERT ",          "SELECT ",
+                          "SET LOCAL ",       "GRANT ",
+                          "REVOKE ",          "DO "};
 
 bool has(std::string_view text, std::string_view part) {
     return text.find(part) != std::string_view::npos;

@@ -130,8 +130,9 @@ int main(int argc, char** argv) {
         Loader loader(argv[1]);
         load(loader, argv[3], std::strtoull(argv[4], nullptr, 10), argv[5], argc == 7);
     } else {
-        std::fprintf(stderr, "usage: nats_loader URL create SUBJECT\n"
-                             "       nats_loader URL load SUBJECT MESSAGES PAYLOAD [headers]\n");
+        std::fprintf(stderr,
+                     "usage: nats_loader URL create SUBJECT\n"
+                     "       nats_loader URL load SUBJECT MESSAGES PAYLOAD [headers]\n");
         return 1;
     }
 }

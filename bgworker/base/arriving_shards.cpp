@@ -31,8 +31,8 @@ bool shards_hold(const char* destination) {
     namestrcpy(&name, destination);
     Oid types[] = {NAMEOID};
     Datum values[] = {NameGetDatum(&name)};
-    const int code = SPI_execute_with_args("SELECT outbox_internal.shards_hold($1)", 1, types, values,
-                                           nullptr, false, 0);
+    const int code = SPI_execute_with_args("SELECT outbox_internal.shards_hold($1)", 1, types,
+                                           values, nullptr, false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for shards that have moved: %s", SPI_result_code_string(code));
     check_result("arriving_shard", {BOOLOID});

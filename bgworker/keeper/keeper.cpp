@@ -341,16 +341,17 @@ static long ask_about_shards_when_due(bool at_once) {
         look_for_shards();
     const TimestampTz now = GetCurrentTimestamp();
     if (now < shards_due)
-        return shards_due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, shards_due));
+        return shards_due == DT_NOEND ? -1
+                                      : Max(1, TimestampDifferenceMilliseconds(now, shards_due));
     static const TimeoutId limit = RegisterTimeout(USER_TIMEOUT, give_up_asking);
     volatile long timeout = milliseconds_to_ask_again;
     enable_timeout_after(limit, milliseconds_for_answers);
-    try_work("asking other nodes about shards", [&timeout] {
-        timeout = lock_extension("pg_outbox") ? ask_about_shards() : -1;
-    });
+    try_work("asking other nodes about shards",
+             [&timeout] { timeout = lock_extension("pg_outbox") ? ask_about_shards() : -1; });
     disable_timeout(limit, false);
     QueryCancelPending = false;
-    shards_due = timeout < 0 ? DT_NOEND : TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+    shards_due =
+        timeout < 0 ? DT_NOEND : TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
     return timeout;
 }
 

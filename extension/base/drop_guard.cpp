@@ -58,8 +58,8 @@ static bool drops_extension(const Node* statement, Oid extension) {
 static Oid find_counter(Oid extension) {
     char schema[] = "outbox_internal";
     char function[] = "undelivered";
-    const Oid counter = LookupFuncName(list_make2(makeString(schema), makeString(function)), 0,
-                                       nullptr, true);
+    const Oid counter =
+        LookupFuncName(list_make2(makeString(schema), makeString(function)), 0, nullptr, true);
     return OidIsValid(counter) && getExtensionOfObject(ProcedureRelationId, counter) == extension
                ? counter
                : InvalidOid;

@@ -189,9 +189,8 @@ static ReadWindow* last_window() {
 static int count_followers() {
     int followers = 0;
     const int oldest = place_of(reading->last_number + 1);
-    const uint64 horizon = reading->keys[oldest].database == MyDatabaseId
-                               ? reading->windows[oldest].from.xmax
-                               : 0;
+    const uint64 horizon =
+        reading->keys[oldest].database == MyDatabaseId ? reading->windows[oldest].from.xmax : 0;
     for (int i = 0; i < shared->slots_used; i++) {
         const Wakeup& wakeup = shared->wakeups[i];
         if (i != my_slot && wakeup.kind == WakeRelays && wakeup.database == MyDatabaseId &&
@@ -236,8 +235,7 @@ SharedWindow agree_on_window(const Snapshot& from, bool first, uint64 completed,
     const ReadWindow* window = first ? nullptr : window_from(begin);
     if (window == nullptr) {
         const ReadWindow* last = last_window();
-        const bool joins =
-            last != nullptr && is_later(last->to, from) && !equal(last->to, begin);
+        const bool joins = last != nullptr && is_later(last->to, from) && !equal(last->to, begin);
         window = joins ? &add_window(begin, last->to, last->completed)
                        : &add_window(begin, end, completed);
     }
@@ -310,8 +308,8 @@ bool share_block(uint64 window, int64 after, int64 last, bool end_of_window,
                  std::span<const Event> events) {
     if (any_has_next(window, after))  // another relay was faster
         return true;
-    const int index = static_cast<int>(
-        reading->next_block.fetch_add(1, std::memory_order_relaxed) % reading->block_count);
+    const int index = static_cast<int>(reading->next_block.fetch_add(1, std::memory_order_relaxed) %
+                                       reading->block_count);
     if (!LWLockConditionalAcquire(block_lock(index), LW_EXCLUSIVE))
         return true;
     BlockLabel& label = reading->labels[index];

@@ -56,12 +56,12 @@ static constexpr TriggerKind row_triggers[] = {
     {delete_trigger_name, "capture_row", TRIGGER_TYPE_AFTER, TRIGGER_TYPE_DELETE, "DELETE", "old"},
 };
 
-static constexpr TriggerKind refuse_truncate = {truncate_trigger_name, "capture_truncate",
-                                                TRIGGER_TYPE_BEFORE, TRIGGER_TYPE_TRUNCATE,
-                                                "TRUNCATE", nullptr};
-static constexpr TriggerKind announce_truncate = {truncate_trigger_name, "capture_truncate",
-                                                  TRIGGER_TYPE_AFTER, TRIGGER_TYPE_TRUNCATE,
-                                                  "TRUNCATE", nullptr};
+static constexpr TriggerKind refuse_truncate = {
+    truncate_trigger_name, "capture_truncate", TRIGGER_TYPE_BEFORE,
+    TRIGGER_TYPE_TRUNCATE, "TRUNCATE",         nullptr};
+static constexpr TriggerKind announce_truncate = {
+    truncate_trigger_name, "capture_truncate", TRIGGER_TYPE_AFTER,
+    TRIGGER_TYPE_TRUNCATE, "TRUNCATE",         nullptr};
 
 // Visits the triggers that capture the table. `visit` must not look up anything: a catalog look-up
 // may rebuild the list of triggers.

@@ -71,8 +71,7 @@ static void adopt(const CreatedTrigger& trigger) {
     Oid user;
     int context;
     GetUserIdAndSecContext(&user, &context);
-    SetUserIdAndSecContext(owner_of(find_captured_table()),
-                           context | SECURITY_LOCAL_USERID_CHANGE);
+    SetUserIdAndSecContext(owner_of(find_captured_table()), context | SECURITY_LOCAL_USERID_CHANGE);
     if (SPI_execute_with_args("SELECT outbox_internal.adopt_capture($1, $2, $3, $4)", 4, types,
                               values, nulls, false, 0) != SPI_OK_SELECT)
         elog(ERROR, "cannot write outbox.captured");
@@ -124,8 +123,7 @@ static void set_argument(Oid table, const char* argument) {
     ScanKeyData key;
     ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
                 ObjectIdGetDatum(table));
-    SysScanDesc scan =
-        systable_beginscan(catalog, TriggerRelidNameIndexId, true, nullptr, 1, &key);
+    SysScanDesc scan = systable_beginscan(catalog, TriggerRelidNameIndexId, true, nullptr, 1, &key);
     bool changed = false;
     for (HeapTuple row; HeapTupleIsValid(row = systable_getnext(scan));)
         if (has_other_argument(catalog, row, argument)) {

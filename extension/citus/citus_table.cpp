@@ -58,8 +58,7 @@ void check_citus_type(CitusType type, const char* table) {
 
 void check_may_capture(Oid role) {
     Oid type = NAMEOID;
-    Datum name =
-        DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+    Datum name = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
     const OwnersRights rights(owner_of(find_captured_table()));
     SPI_connect();
     if (SPI_execute_with_args("SELECT outbox_internal.check_may_capture($1)", 1, &type, &name,

@@ -49,7 +49,7 @@ static Header* headers_in(char* buffer, std::size_t& used, std::size_t n) noexce
     return first;
 }
 
-static constexpr std::string_view Event::* texts[] = {
+static constexpr std::string_view Event::*texts[] = {
     &Event::topic,        &Event::aggregate_type, &Event::aggregate_id, &Event::event_type,
     &Event::ordering_key, &Event::content_type,   &Event::payload,      &Event::fault};
 
@@ -67,7 +67,9 @@ static std::size_t room_for(const Event& event) noexcept {
 
 template <class Room>
 static void copy_event(const Event& from, Event& to, Room& room) noexcept {
-    const auto copy = [&room](std::string_view text) { return room.copy(text.data(), text.size()); };
+    const auto copy = [&room](std::string_view text) {
+        return room.copy(text.data(), text.size());
+    };
     to = from;
     to.tracked = nullptr;
     for (const auto text : texts)

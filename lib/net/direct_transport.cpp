@@ -127,8 +127,8 @@ class DirectTransport final : public Transport {
         connection->error[0] = '\0';
         connection->exchange = &exchange;
         connections_.push_back(std::move(connection));
-        if (std::optional<std::string> why = wrong_client_certificate(
-                config_.certificate, config_.private_key, /*tls=*/false))
+        if (std::optional<std::string> why =
+                wrong_client_certificate(config_.certificate, config_.private_key, /*tls=*/false))
             lose(*connections_.back(), std::move(*why));
         else if (loop_.add(easy) != CURLM_OK)
             lose(*connections_.back(), "could not start a connection");

@@ -22,8 +22,7 @@ TransportConfig stream_config(const TransportOptions& options, const Clock& cloc
     const bool is_ipv6 = host.find(':') != std::string::npos;
     std::string text =
         url.scheme + "://" + (is_ipv6 ? "[" + host + "]" : host) + ':' + port + url.path;
-    TransportConfig config =
-        transport_config(options, clock, std::move(text), std::move(url), 1);
+    TransportConfig config = transport_config(options, clock, std::move(text), std::move(url), 1);
     config.plain_scheme = plain_scheme;
     return config;
 }

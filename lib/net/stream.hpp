@@ -63,9 +63,7 @@ class Stream {
     std::string& output() noexcept { return output_; }
     std::size_t unsent() const noexcept { return sending_.size() - sent_ + output_.size(); }
 
-    std::string_view input() const noexcept {
-        return std::string_view(input_).substr(consumed_);
-    }
+    std::string_view input() const noexcept { return std::string_view(input_).substr(consumed_); }
     void consume(std::size_t bytes) noexcept { consumed_ += bytes; }
 
     // Empty if there was none since open().

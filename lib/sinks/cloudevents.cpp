@@ -246,11 +246,11 @@ std::size_t event_document_bound(const Event& event, std::string_view source_pre
     // Names of attributes, ids, numbers, times.
     constexpr std::size_t fixed = 800;
     // Longest encoding of a byte: three in a path, six in a JSON string.
-    std::size_t size = fixed + source_prefix.size() +
-                       6 * (event.event_type.size() + event.aggregate_type.size() +
-                            event.aggregate_id.size() + event.content_type.size() +
-                            event.ordering_key.size() + event.topic.size()) +
-                       (event.payload.size() + 2) / 3 * 4;  // in base64
+    std::size_t size =
+        fixed + source_prefix.size() +
+        6 * (event.event_type.size() + event.aggregate_type.size() + event.aggregate_id.size() +
+             event.content_type.size() + event.ordering_key.size() + event.topic.size()) +
+        (event.payload.size() + 2) / 3 * 4;  // in base64
     for (const Header& header : event.headers)
         size += header.name.size() + 6 * header.value.size() + 8;
     return size;

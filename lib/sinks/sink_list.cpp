@@ -17,11 +17,10 @@ namespace outbox {
 
 std::span<const SinkDeclaration* const> all_sinks() noexcept {
     static constexpr const SinkDeclaration* sinks[] = {
-        &null_declaration,    &http_declaration,     &postgresql_declaration,
-        &kafka_declaration,   &rabbitmq_declaration, &nats_declaration,
-        &redis_declaration,   &mqtt_declaration,     &pubsub_declaration,
-        &sqs_declaration,     &sns_declaration,      &kinesis_declaration,
-        &eventbridge_declaration, &pull_declaration,     &endpoints_declaration};
+        &null_declaration,        &http_declaration, &postgresql_declaration, &kafka_declaration,
+        &rabbitmq_declaration,    &nats_declaration, &redis_declaration,      &mqtt_declaration,
+        &pubsub_declaration,      &sqs_declaration,  &sns_declaration,        &kinesis_declaration,
+        &eventbridge_declaration, &pull_declaration, &endpoints_declaration};
     return sinks;
 }
 

@@ -228,7 +228,8 @@ void DatabaseCheck::check() {
         find("connection", false, PQerrorMessage(connection_.get()));
         return;
     }
-    const bool readable = show_connection() && read_settings() && read_destinations() && read_expressions();
+    const bool readable =
+        show_connection() && read_settings() && read_destinations() && read_expressions();
     connection_.reset();
     if (readable)
         for (const DestinationRow& row : rows_)

@@ -331,9 +331,8 @@ Micros DestinationHome::deadline() const noexcept {
         return consults_ ? relay_.deadline_beside_question(committed)
                          : std::min(relay_.deadline(committed), change_by_);
     };
-    return committed_ && !looks_
-               ? std::min(at(false), std::max(at(true), looked_at_ + look_pause_))
-               : at(false);
+    return committed_ && !looks_ ? std::min(at(false), std::max(at(true), looked_at_ + look_pause_))
+                                 : at(false);
 }
 
 void DestinationHome::turn(Micros now) {
@@ -390,7 +389,8 @@ void DestinationHome::serve_beside_question(Micros now) {
         take_look_result();
     if (ending_ == Ending::none && relay_.in_window() && looks_)
         fill_block();
-    while (state_ == State::serving && relay_.next_beside_question(may_look_now(now)) == Relay::Wish::read)
+    while (state_ == State::serving &&
+           relay_.next_beside_question(may_look_now(now)) == Relay::Wish::read)
         read();
 }
 
@@ -628,8 +628,9 @@ void DestinationHome::recovered(Rows rows) {
 }
 
 void DestinationHome::paused(Rows) {
-    process_.log.warning(place(), "the destination is gone, and is paused: " + relay_.pipeline().gone(),
-                         "", "outbox.resume() continues.");
+    process_.log.warning(place(),
+                         "the destination is gone, and is paused: " + relay_.pipeline().gone(), "",
+                         "outbox.resume() continues.");
     relay_.paused();
     paused_ = true;
 }

@@ -76,8 +76,7 @@ std::string Claims::part(std::uint64_t sequence, const std::string& handle) {
 
 void Claims::ack(std::span<const Delivery> deliveries) {
     for (const Delivery& delivery : deliveries)
-        commands_.push_back(
-            {part(sequence_of(delivery), delivery.handle), acknowledge, true});
+        commands_.push_back({part(sequence_of(delivery), delivery.handle), acknowledge, true});
 }
 
 void Claims::give_back(const Delivery& delivery, Micros now) {

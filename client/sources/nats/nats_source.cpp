@@ -69,8 +69,8 @@ nats::Setup setup_of(const NatsOptions& options) {
                             .credentials = options.credentials});
     if (!login)
         refuse(login.error().message);
-    if (const auto why = outbox::wrong_client_certificate(options.certificate, options.private_key,
-                                                          options.tls))
+    if (const auto why =
+            outbox::wrong_client_certificate(options.certificate, options.private_key, options.tls))
         refuse(*why);
     return {.config = {.hosts = hosts_of(options),
                        .tls = options.tls,
@@ -133,7 +133,8 @@ void NatsSource::nack(std::span<const Delivery> deliveries) {
 
 void NatsSource::seek(Time) {
     throw SourceError(
-        "a durable consumer of NATS cannot go back; make another one that starts where you want, or "
+        "a durable consumer of NATS cannot go back; make another one that starts where you want, "
+        "or "
         "send the events again with outbox.replay() in the database that they come from",
         false);
 }

@@ -90,7 +90,8 @@ Micros Worker::work(Micros now) {
             connect_at_ = now;
         }
     }
-    if (stage_ != Stage::disconnected && connection_->state() == outbox::NatsConnection::State::closed)
+    if (stage_ != Stage::disconnected &&
+        connection_->state() == outbox::NatsConnection::State::closed)
         lost(connection_->failure(), connection_->scope() == outbox::Scope::destination, now);
     if (stage_ != Stage::disconnected && !trouble_.empty())
         lost(std::exchange(trouble_, {}), false, now);
@@ -335,11 +336,11 @@ void Worker::send_pulls(Micros now) {
         return;
     const std::size_t batch = setup_.prefetch - expected;
     const auto nanoseconds = [](Micros time) { return std::to_string(time * 1000); };
-    const std::uint64_t request = publish(
-        "$JS.API.CONSUMER.MSG.NEXT." + setup_.stream + '.' + setup_.consumer,
-        "{\"batch\":" + std::to_string(batch) + ",\"expires\":" + nanoseconds(pull_time) +
-            ",\"idle_heartbeat\":" + nanoseconds(heartbeat) + "}",
-        true);
+    const std::uint64_t request =
+        publish("$JS.API.CONSUMER.MSG.NEXT." + setup_.stream + '.' + setup_.consumer,
+                "{\"batch\":" + std::to_string(batch) + ",\"expires\":" + nanoseconds(pull_time) +
+                    ",\"idle_heartbeat\":" + nanoseconds(heartbeat) + "}",
+                true);
     pulls_[request] = {batch, now + 3 * heartbeat};
 }
 

@@ -106,7 +106,7 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     outbox::Micros connect_at_ = 0;
     std::uint64_t request_ = 0;
     std::uint64_t consumer_request_ = 0;
-    outbox::Micros answer_due_ = outbox::never;  // of that request
+    outbox::Micros answer_due_ = outbox::never;            // of that request
     std::map<std::uint64_t, Pull> pulls_;                  // by request
     std::map<std::uint64_t, Confirmation> confirmations_;  // by request
     // What on_message() has noted.

@@ -74,8 +74,8 @@ bool Worker::may_end(Micros now) {
     if (!claims_.is_settled() && now < close_by_)
         return false;
     if (!claims_.is_settled())
-        note(Level::warning, std::to_string(claims_.unsettled()) +
-                                 " messages could not be settled before the end");
+        note(Level::warning,
+             std::to_string(claims_.unsettled()) + " messages could not be settled before the end");
     return true;
 }
 

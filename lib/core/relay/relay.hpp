@@ -242,8 +242,8 @@ class Relay {
     Settled settled_before_;
     std::deque<Snapshot> open_windows_;
     Settled settled_in_front_;  // settled_before_ of the first open window
-    bool in_window_ = false;  // the last window has events that are not read yet
-    bool reads_ = false;      // see reading()
+    bool in_window_ = false;    // the last window has events that are not read yet
+    bool reads_ = false;        // see reading()
     EventBlock* block_ = nullptr;
     Backoff poll_;
     Micros longest_poll_ = 0;

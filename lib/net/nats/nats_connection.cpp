@@ -62,9 +62,9 @@ void NatsConnection::try_host() {
     TransportOptions options = config_.transport;
     if (!at_once)  // LateTls has them
         options.certificate = options.private_key = options.ca_file = "";
-    stream_ = std::make_unique<Stream>(
-        stream_config(options, clock_, host(), port(), at_once, "nats"),
-        std::max(room, Stream::usual_max_input));
+    stream_ =
+        std::make_unique<Stream>(stream_config(options, clock_, host(), port(), at_once, "nats"),
+                                 std::max(room, Stream::usual_max_input));
     epoll_event event{};
     event.events = EPOLLIN;
     epoll_ctl(epoll_, EPOLL_CTL_ADD, stream_->descriptor(), &event);
@@ -270,13 +270,18 @@ void NatsConnection::take_info(std::string_view text) {
 
 // Errors that say nothing about the credentials or the account.
 static bool is_of_connection(std::string_view text) {
-    static constexpr std::string_view beginnings[] = {
-        "Stale Connection",          "Slow Consumer",
-        "Authentication Timeout",    "Maximum Connections Exceeded",
-        "Server Shutdown",           "Connection Throttling",
-        "Cluster Name Conflict",     "Maximum Account Active Connections Exceeded",
-        "Parser Error",              "Unknown Protocol Operation",
-        "Maximum Payload Violation", "Maximum Control Line Exceeded"};
+    static constexpr std::string_view beginnings[] = {"Stale Connection",
+                                                      "Slow Consumer",
+                                                      "Authentication Timeout",
+                                                      "Maximum Connections Exceeded",
+                                                      "Server Shutdown",
+                                                      "Connection Throttling",
+                                                      "Cluster Name Conflict",
+                                                      "Maximum Account Active Connections Exceeded",
+                                                      "Parser Error",
+                                                      "Unknown Protocol Operation",
+                                                      "Maximum Payload Violation",
+                                                      "Maximum Control Line Exceeded"};
     return std::any_of(std::begin(beginnings), std::end(beginnings), [&](std::string_view one) {
         return equal_ignoring_case(text.substr(0, one.size()), one);
     });
@@ -332,8 +337,9 @@ void NatsConnection::flush() {
 }
 
 std::string nats_connect(const NatsConfig& config, const NatsServer& server) {
-    std::string text = "CONNECT {\"verbose\":false,\"pedantic\":false,\"protocol\":0,"
-                       "\"headers\":true,\"no_responders\":true,\"lang\":\"C++\",";
+    std::string text =
+        "CONNECT {\"verbose\":false,\"pedantic\":false,\"protocol\":0,"
+        "\"headers\":true,\"no_responders\":true,\"lang\":\"C++\",";
     text += "\"tls_required\":";
     text += config.tls ? "true" : "false";
     const auto member = [&](std::string_view name, const std::string& value) {

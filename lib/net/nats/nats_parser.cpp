@@ -98,10 +98,12 @@ NatsInput read_nats(std::string_view bytes, const NatsLimits& limits) noexcept {
         return bytes.size() < limits.line ? NatsInput{} : malformed("a line that is too long");
     const std::string_view line = bytes.substr(0, end);
     const std::size_t line_size = end + line_end.size();
-    const std::size_t name_size = static_cast<std::size_t>(
-        std::find_if(line.begin(), line.end(), is_blank) - line.begin());
+    const std::size_t name_size =
+        static_cast<std::size_t>(std::find_if(line.begin(), line.end(), is_blank) - line.begin());
     const std::string_view name = line.substr(0, name_size), rest = line.substr(name_size);
-    const auto is = [&](std::string_view operation) { return equal_ignoring_case(name, operation); };
+    const auto is = [&](std::string_view operation) {
+        return equal_ignoring_case(name, operation);
+    };
     using Kind = NatsInput::Kind;
     if (is("MSG") || is("HMSG"))
         return read_message(bytes, rest, line_size, is("HMSG"), limits);

@@ -71,10 +71,9 @@ struct Free {
 };
 
 std::unique_ptr<EVP_PKEY, Free> ed25519(const std::string& seed) {
-    return std::unique_ptr<EVP_PKEY, Free>(
-        EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr,
-                                     reinterpret_cast<const unsigned char*>(seed.data()),
-                                     seed.size()));
+    return std::unique_ptr<EVP_PKEY, Free>(EVP_PKEY_new_raw_private_key(
+        EVP_PKEY_ED25519, nullptr, reinterpret_cast<const unsigned char*>(seed.data()),
+        seed.size()));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace outbox {
 
 struct NatsKey {
-    std::string seed;    // 32 bytes
+    std::string seed;        // 32 bytes
     std::string public_key;  // as text, such as "UABC..."
 
     // Reads the text of the seed of a user ("SU..."). Returns std::nullopt if it is not one. May throw

@@ -163,8 +163,8 @@ void EndpointsSink::tell_health(EndpointLane& lane, EndpointQuestion& question, 
 bool EndpointsSink::may_leave(const EndpointLane& lane) {
     if (!troubled_)
         troubled_ = count_troubled();
-    return !lane.is_troubled() || lane.is_paused() || lane.row.wanted ||
-           !lane.refused.empty() || *troubled_ < most_troubled;
+    return !lane.is_troubled() || lane.is_paused() || lane.row.wanted || !lane.refused.empty() ||
+           *troubled_ < most_troubled;
 }
 
 std::size_t EndpointsSink::count_troubled() {

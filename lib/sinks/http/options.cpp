@@ -17,8 +17,9 @@ static constexpr OptionSpec on_gone{
     .type = OptionType::choice,
     .choices = {"retry", "pause"},
     .default_value = "retry",
-    .description = "what an answer 410 Gone does: like 404, or it pauses the destination until "
-                   "outbox.resume()"};
+    .description =
+        "what an answer 410 Gone does: like 404, or it pauses the destination until "
+        "outbox.resume()"};
 static constexpr OptionSpec max_connections = max_connections_option("16");
 static constexpr OptionSpec user{.name = "user",
                                  .place = OptionPlace::user_mapping,

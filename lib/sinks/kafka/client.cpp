@@ -287,7 +287,8 @@ static std::string incomplete(const KafkaOptions& options) {
         return "user and password are required by sasl_mechanism (CREATE USER MAPPING)";
     if (options.login.mechanism.empty() && has_login)
         return "the user mapping has a user or password, and sasl_mechanism is not set";
-    return wrong_client_certificate(options.certificate, options.private_key, options.tls).value_or("");
+    return wrong_client_certificate(options.certificate, options.private_key, options.tls)
+        .value_or("");
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@
 #include "sinks/kafka/transactional_sink.hpp"
 #include "sinks/kafka/trials.hpp"
 #include "sinks/kafka/verdict.hpp"
-#include "sinks/wait_set.hpp"
 #include "sinks/module_entry.hpp"
+#include "sinks/wait_set.hpp"
 
 namespace outbox {
 

@@ -29,7 +29,8 @@ void add_binary(const Event& event, std::string_view source_prefix, const TakePa
 void add_beside_document(const Event& event, const TakePart& header) {
     header("content-type", "application/cloudevents+json; charset=UTF-8");
     for (const Header& own : event.headers)
-        if (own.kind != Header::Kind::null && (!is_attribute_name(own.name) || is_trace_header(own.name)))
+        if (own.kind != Header::Kind::null &&
+            (!is_attribute_name(own.name) || is_trace_header(own.name)))
             header(own.name, own.value);
 }
 

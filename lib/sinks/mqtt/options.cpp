@@ -86,7 +86,8 @@ static Error invalid(std::string message, std::string hint) {
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
     if (!is_host_name(url.host))
-        return invalid("URL names no broker, or one that is not a host name", "Write for example \"mqtts://broker:8883\".");
+        return invalid("URL names no broker, or one that is not a host name",
+                       "Write for example \"mqtts://broker:8883\".");
     if (url.user)
         return invalid("URL must not contain a user", "Set \"user\" in CREATE USER MAPPING.");
     if ((!url.path.empty() && url.path != "/") || !url.query.empty())

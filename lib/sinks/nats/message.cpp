@@ -118,8 +118,7 @@ void NatsEncoder::encode(const Event& event, const Demands& demands) {
     headers_ += "\r\n";
 }
 
-void NatsEncoder::append(std::string& out, std::string_view subject,
-                         std::string_view reply) const {
+void NatsEncoder::append(std::string& out, std::string_view subject, std::string_view reply) const {
     out.append("HPUB ").append(subject).append(" ").append(reply).append(" ");
     append_integer(out, static_cast<std::int64_t>(headers_.size()));
     out += ' ';

@@ -79,8 +79,8 @@ class NatsCheck final : public Check, NatsListener {
             answer_due_ = never;
             take_answer(findings);
         } else if (now >= answer_due_) {
-            findings.push_back({failed_subject(), false,
-                                no_answer_within(options_.transport.request_timeout)});
+            findings.push_back(
+                {failed_subject(), false, no_answer_within(options_.transport.request_timeout)});
             return true;
         }
         return stage_ == Stage::done;
@@ -122,15 +122,15 @@ class NatsCheck final : public Check, NatsListener {
 
     void add_reached(std::vector<Finding>& findings, bool is_ready) const {
         if (connection_->address())
-            findings.push_back({"address", true,
-                                connection_->host() + " is " + connection_->address()->text()});
+            findings.push_back(
+                {"address", true, connection_->host() + " is " + connection_->address()->text()});
         if (connection_->had_connection())
-            findings.push_back({"connection", true,
-                                "port " + connection_->port() +
-                                    (connection_->had_server()
-                                         ? ", nats-server " +
-                                               printable(connection_->server().version, 100)
-                                         : "")});
+            findings.push_back(
+                {"connection", true,
+                 "port " + connection_->port() +
+                     (connection_->had_server()
+                          ? ", nats-server " + printable(connection_->server().version, 100)
+                          : "")});
         if (connection_->had_tls())
             findings.push_back(
                 {"tls", true, "the certificate is valid for " + connection_->host()});
@@ -187,8 +187,9 @@ class NatsCheck final : public Check, NatsListener {
     void take_account(const Answer& answer, std::vector<Finding>& findings) {
         const std::string error = error_in(answer);
         if (answer.kind == Answer::Kind::no_responders)
-            findings.push_back({"jetstream", false, "it is not enabled, on the server or for the "
-                                                    "account"});
+            findings.push_back({"jetstream", false,
+                                "it is not enabled, on the server or for the "
+                                "account"});
         else if (answer.kind == Answer::Kind::denied)
             findings.push_back({"jetstream", true, denied()});
         else if (!error.empty())
@@ -301,7 +302,8 @@ class NatsCheck final : public Check, NatsListener {
         text += "on disk";
         if (json_text(config, "persist_mode") == "async")
             return text + ": acknowledged before it is written (persist_mode async)";
-        return text + ": acknowledged before it is forced to the disk, unless sync_interval of the " +
+        return text +
+               ": acknowledged before it is forced to the disk, unless sync_interval of the " +
                (replicas == 1 ? "server" : "servers") + " is \"always\" (default 2 minutes)";
     }
 

@@ -219,8 +219,8 @@ class NatsSink final : public Sink, NatsListener {
         append_subject(subject_, options_.subject, event, options_.source);
         NatsVerdict verdict = verdict_of(message, subject_, expected_sequence(event));
         if (!sending.message_ids.empty() && verdict.outcome.fate == Fate::confirmed)
-            sending.message_ids[i] = printable(verdict.stream, 255) + ':' +
-                                     std::to_string(verdict.sequence);
+            sending.message_ids[i] =
+                printable(verdict.stream, 255) + ':' + std::to_string(verdict.sequence);
         sending.answer(i, std::move(verdict.outcome));
         if (sending.unanswered == 0) {
             finish(sending);
@@ -346,8 +346,8 @@ class NatsSink final : public Sink, NatsListener {
     std::deque<Batch*> waiting_;  // for the connection
     Sendings sendings_;           // in the order of their requests
     std::vector<Outcome> outcomes_;
-    std::unordered_set<std::string> denied_;       // subjects, as the server quotes them
-    std::string subject_, stream_, reply_;         // scratch space
+    std::unordered_set<std::string> denied_;  // subjects, as the server quotes them
+    std::string subject_, stream_, reply_;    // scratch space
 };
 
 }  // namespace

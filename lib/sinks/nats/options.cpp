@@ -10,13 +10,13 @@ static constexpr std::string_view default_port = "4222";
 static constexpr std::string_view bucket_prefix = "$KV.";
 
 static constexpr OptionSpec batch_size = batch_size_option("500", "most events of a batch");
-static constexpr OptionSpec format{
-    .name = "format",
-    .type = OptionType::choice,
-    .choices = {"attributes", "binary", "structured"},
-    .default_value = "attributes",
-    .description =
-        "the payload with headers of our own, with those of CloudEvents, or a CloudEvents document"};
+static constexpr OptionSpec format{.name = "format",
+                                   .type = OptionType::choice,
+                                   .choices = {"attributes", "binary", "structured"},
+                                   .default_value = "attributes",
+                                   .description =
+                                       "the payload with headers of our own, with those of "
+                                       "CloudEvents, or a CloudEvents document"};
 
 static bool is_subject_text(std::string_view value) {
     return std::none_of(value.begin(), value.end(), [](char c) {
@@ -33,8 +33,8 @@ static std::optional<Error> check_subject(const OptionSpec& spec, std::string_vi
         return error;
     }
     if (!is_subject_text(value))
-        return invalid_option_value(
-            spec.name, "A subject has no blanks, no wildcards and no percent sign.");
+        return invalid_option_value(spec.name,
+                                    "A subject has no blanks, no wildcards and no percent sign.");
     if (value.starts_with('$') && !value.starts_with(bucket_prefix))
         return invalid_option_value(spec.name,
                                     "Of the subjects that NATS reserves, only those of a "
@@ -84,9 +84,8 @@ static constexpr OptionSpec ca_file{
     .description = "certificates to trust instead of those of the system, for tls",
     .names_file = NamesFile::yes};
 
-static constexpr OptionSpec user{.name = "user",
-                                 .place = OptionPlace::user_mapping,
-                                 .description = "user to log in as"};
+static constexpr OptionSpec user{
+    .name = "user", .place = OptionPlace::user_mapping, .description = "user to log in as"};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "password of the user",
@@ -183,30 +182,29 @@ constinit const SinkDeclaration nats_declaration{
 NatsOptions nats_options(const Destination& destination) {
     const OptionValues& values = destination.options;
     const TimeLimits limits = time_limits(destination);
-    NatsOptions result{
-        .source = destination.source,
-        .hosts = {},
-        .tls = destination.url.scheme == "tls",
-        .tls_first = values.toggle(tls_first),
-        .transport = {.allowed_hosts = destination.allowed_hosts,
-                      .connect_timeout = limits.connect,
-                      .request_timeout = limits.request,
-                      .ca_file = values.text(ca_file),
-                      .certificate = values.text(certificate_option),
-                      .private_key = values.text(private_key_option)},
-        .login = {.user = values.text(user),
-                  .password = values.text(password),
-                  .token = values.text(token),
-                  .nkey_seed = values.text(nkey_seed),
-                  .credentials = values.text(credentials)},
-        .subject = values.name(subject),
-        .may_use_dollar = values.text(subject).starts_with(bucket_prefix),
-        .stream = values.has(stream) ? values.name(stream) : TextTemplate(),
-        .sequence_header = values.text(sequence_header),
-        .inbox_prefix = values.text(inbox_prefix),
-        .format = event_format(values, format),
-        .batch_size = values.number(batch_size),
-        .receipts = destination.receipts};
+    NatsOptions result{.source = destination.source,
+                       .hosts = {},
+                       .tls = destination.url.scheme == "tls",
+                       .tls_first = values.toggle(tls_first),
+                       .transport = {.allowed_hosts = destination.allowed_hosts,
+                                     .connect_timeout = limits.connect,
+                                     .request_timeout = limits.request,
+                                     .ca_file = values.text(ca_file),
+                                     .certificate = values.text(certificate_option),
+                                     .private_key = values.text(private_key_option)},
+                       .login = {.user = values.text(user),
+                                 .password = values.text(password),
+                                 .token = values.text(token),
+                                 .nkey_seed = values.text(nkey_seed),
+                                 .credentials = values.text(credentials)},
+                       .subject = values.name(subject),
+                       .may_use_dollar = values.text(subject).starts_with(bucket_prefix),
+                       .stream = values.has(stream) ? values.name(stream) : TextTemplate(),
+                       .sequence_header = values.text(sequence_header),
+                       .inbox_prefix = values.text(inbox_prefix),
+                       .format = event_format(values, format),
+                       .batch_size = values.number(batch_size),
+                       .receipts = destination.receipts};
     const auto add = [&](const std::string& host, const std::string& port) {
         result.hosts.emplace_back(host, port.empty() ? std::string(default_port) : port);
     };

@@ -11,7 +11,7 @@
 namespace outbox {
 
 struct NatsOptions {
-    std::string source;  // the database events come from
+    std::string source;                                      // the database events come from
     std::vector<std::pair<std::string, std::string>> hosts;  // and ports
     bool tls = false;
     bool tls_first = false;

@@ -7,8 +7,8 @@ namespace outbox {
 
 static void encode(std::string& out, std::string_view value, bool of_route) {
     for (const char c : value) {
-        const bool is_unusable = static_cast<unsigned char>(c) <= ' ' || c == 0x7f || c == '*' ||
-                                 c == '>' || c == '%';
+        const bool is_unusable =
+            static_cast<unsigned char>(c) <= ' ' || c == 0x7f || c == '*' || c == '>' || c == '%';
         if (is_unusable || (c == '.' && of_route))
             append_percent(out, c);
         else

@@ -118,8 +118,9 @@ NatsVerdict verdict_of(const NatsInput& answer, std::string_view subject,
         verdict.outcome = outcome(Fate::unavailable, about + "no stream takes it (no responders)");
         return verdict;
     } else if (status != 0 && answer.payload.empty()) {
-        verdict.outcome = outcome(Fate::failed, about + "status " + std::to_string(status) + ' ' +
-                                                    printable(nats_status_text(answer.headers), 300));
+        verdict.outcome =
+            outcome(Fate::failed, about + "status " + std::to_string(status) + ' ' +
+                                      printable(nats_status_text(answer.headers), 300));
         return verdict;
     }
     const std::optional<Json::Value> value = parse_json(answer.payload);
@@ -130,8 +131,9 @@ NatsVerdict verdict_of(const NatsInput& answer, std::string_view subject,
     }
     if (!value || json_text(*value, "stream").empty() || number(*value, "seq") == 0) {
         verdict.outcome = outcome(
-            Fate::failed, about + "the answer does not come from a stream; does another program "
-                                  "answer on this subject?");
+            Fate::failed, about +
+                              "the answer does not come from a stream; does another program "
+                              "answer on this subject?");
         return verdict;
     }
     // A view of the text, because the value goes.

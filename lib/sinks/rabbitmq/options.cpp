@@ -86,7 +86,8 @@ static std::optional<std::string> virtual_host_of(const Url& url) {
 
 static std::optional<Error> check_url(const Url& url, std::string_view) {
     if (!is_host_name(url.host))
-        return invalid("URL names no host, or one that is not a host name", "Write for example \"amqp://broker:5672\".");
+        return invalid("URL names no host, or one that is not a host name",
+                       "Write for example \"amqp://broker:5672\".");
     if (url.user)
         return invalid("URL must not contain a user", "Set \"user\" in CREATE USER MAPPING.");
     if (!virtual_host_of(url))

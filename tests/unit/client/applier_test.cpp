@@ -472,7 +472,8 @@ TEST_F(ApplierTest, ACarefulCommitInDoubtIsLookedUp) {
 
 // Such as after an error that a handler has hidden from the library.
 TEST_F(ApplierTest, ACommitThatRolledBackIsNone) {
-    server.on("COMMIT", ScriptedPostgresql::Answer{.tag = "ROLLBACK"}, 2);  // at once, and carefully
+    server.on("COMMIT", ScriptedPostgresql::Answer{.tag = "ROLLBACK"},
+              2);  // at once, and carefully
     auto batch = items({{"a", {1}}});
     EXPECT_THAT(apply(batch), ElementsAre(failed));
     EXPECT_THAT(effects(), IsEmpty());

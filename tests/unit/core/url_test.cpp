@@ -169,7 +169,8 @@ TEST(Url, ARefusalDoesNotRepeatPossibleSecrets) {
 TEST(Url, KnowsAHostName) {
     for (const char* host : {"a", "a-b.c_d", "127.0.0.1", "::1", "fe80::1"})
         EXPECT_TRUE(is_host_name(host)) << host;
-    for (const char* host : {"", "a b", "a/b", "a@b", "a,b", "a#b", "a?b", "[::1]", "a%b", "a\r\nb"})
+    for (const char* host :
+         {"", "a b", "a/b", "a@b", "a,b", "a#b", "a?b", "[::1]", "a%b", "a\r\nb"})
         EXPECT_FALSE(is_host_name(host)) << host;
 }
 

@@ -9,22 +9,46 @@ namespace {
 
 constexpr Oid name_type = 19, float8_type = 701;
 
-const std::vector<MadeColumn> columns = {
-    {"outcome", type::text},          {"kind", type::text},
-    {"endpoint", name_type},          {"url", type::text},
-    {"topics", type::text},           {"secret_name", type::text},
-    {"paused", type::boolean},        {"behind", type::boolean},
-    {"snapshot", type::text},         {"count", type::int8},
-    {"due_in", float8_type},          {"attempts", type::int4},
-    {"position", type::int8},         {"xid", type::xid8},
-    {"occurred_at", type::timestamptz}, {"event_id", type::uuid},
-    {"version", type::int8},          {"schema_version", type::int4},
-    {"source_event_id", type::uuid},  {"topic", type::text},
-    {"aggregate_type", type::text},   {"aggregate_id", type::text},
-    {"event_type", type::text},       {"ordering_key", type::text},
-    {"content_type", type::text},     {"headers", type::jsonb},
-    {"payload", type::bytea}};
-enum Column { kind = 1, endpoint, url, topics, paused = 6, behind, snapshot, count, due_in, attempts, position };
+const std::vector<MadeColumn> columns = {{"outcome", type::text},
+                                         {"kind", type::text},
+                                         {"endpoint", name_type},
+                                         {"url", type::text},
+                                         {"topics", type::text},
+                                         {"secret_name", type::text},
+                                         {"paused", type::boolean},
+                                         {"behind", type::boolean},
+                                         {"snapshot", type::text},
+                                         {"count", type::int8},
+                                         {"due_in", float8_type},
+                                         {"attempts", type::int4},
+                                         {"position", type::int8},
+                                         {"xid", type::xid8},
+                                         {"occurred_at", type::timestamptz},
+                                         {"event_id", type::uuid},
+                                         {"version", type::int8},
+                                         {"schema_version", type::int4},
+                                         {"source_event_id", type::uuid},
+                                         {"topic", type::text},
+                                         {"aggregate_type", type::text},
+                                         {"aggregate_id", type::text},
+                                         {"event_type", type::text},
+                                         {"ordering_key", type::text},
+                                         {"content_type", type::text},
+                                         {"headers", type::jsonb},
+                                         {"payload", type::bytea}};
+enum Column {
+    kind = 1,
+    endpoint,
+    url,
+    topics,
+    paused = 6,
+    behind,
+    snapshot,
+    count,
+    due_in,
+    attempts,
+    position
+};
 
 std::vector<MadeValue> row_of(const char* what) {
     std::vector<MadeValue> row(columns.size());
@@ -71,8 +95,9 @@ TEST(EndpointCalls, AnAnswer) {
     auto nothing = row_of("fetched");
     nothing[endpoint] = "other";
     nothing[due_in] = std::string("\x3f\xf0\0\0\0\0\0\0", 8);  // 1.0
-    const auto answer = calls::answer_of(make_rows(
-        columns, {known, changed, event_for("acme", 5, 2), event_for("acme", 7, 0), fetched, nothing}));
+    const auto answer =
+        calls::answer_of(make_rows(columns, {known, changed, event_for("acme", 5, 2),
+                                             event_for("acme", 7, 0), fetched, nothing}));
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->known, "5:5:");
     EXPECT_EQ(answer->count, 2u);

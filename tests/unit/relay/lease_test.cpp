@@ -43,7 +43,8 @@ TEST(Lease, ALateAnswerToAnEarlierRenewalShortensNothing) {
 
 TEST(Lease, ThereIsTimeForASecondAttempt) {
     const Lease lease(seconds(15));
-    EXPECT_LT(lease.length() / 3 + 2 * lease.renewal_time_limit(0, false), lease.length() - lease.margin());
+    EXPECT_LT(lease.length() / 3 + 2 * lease.renewal_time_limit(0, false),
+              lease.length() - lease.margin());
 }
 
 TEST(Lease, CanBeLost) {

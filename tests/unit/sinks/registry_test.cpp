@@ -1,5 +1,5 @@
-#include "sinks/redis/options.hpp"
 #include "sinks/registry.hpp"
+#include "sinks/redis/options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,15 +106,16 @@ TEST(Destination, UsesMoreConnectionsUnlessTheirNumberIsGiven) {
 }
 
 TEST(Destination, OfSchemeEndpointsTakesItsOptions) {
-    const Destination d = destination({{"url", "endpoints:"},
-                                       {"topics", "order"},
-                                       {"format", "structured"},
-                                       {"on_gone", "retry"},
-                                       {"requests_per_endpoint", "2"},
-                                       {"max_connections", "50"},
-                                       {"retry_base", "2s"},
-                                       {"retry_max", "1min"}},
-                                      {{"signing_secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, {"headers", "a: b"}});
+    const Destination d = destination(
+        {{"url", "endpoints:"},
+         {"topics", "order"},
+         {"format", "structured"},
+         {"on_gone", "retry"},
+         {"requests_per_endpoint", "2"},
+         {"max_connections", "50"},
+         {"retry_base", "2s"},
+         {"retry_max", "1min"}},
+        {{"signing_secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, {"headers", "a: b"}});
     EXPECT_EQ(d.sink->name, "endpoints");
     EXPECT_TRUE(d.sink->ordered);
     const EndpointOptions o = endpoint_options(d);
@@ -126,7 +127,8 @@ TEST(Destination, OfSchemeEndpointsTakesItsOptions) {
     EXPECT_EQ(o.retry_base, seconds(2));
     EXPECT_EQ(o.retry_max, seconds(60));
     EXPECT_EQ(o.headers, "a: b");
-    EXPECT_EQ(o.master_secrets, (std::array<std::string, 2>{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", ""}));
+    EXPECT_EQ(o.master_secrets,
+              (std::array<std::string, 2>{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", ""}));
     const EndpointOptions defaults = endpoint_options(destination({{"url", "endpoints:"}}));
     EXPECT_TRUE(defaults.pauses_if_gone);
     EXPECT_EQ(defaults.requests_per_endpoint, 4u);
@@ -326,8 +328,8 @@ TEST(Destination, OfAwsHasARegionAndAnAccount) {
     EXPECT_EQ(stream.batch_size, 500u);
     EXPECT_EQ(stream.largest_record, 2u * 1024 * 1024);
     EXPECT_EQ(stream.format, EventFormat::structured);
-    const AwsSinkOptions bus = aws_sink_options(
-        destination({{"url", "eventbridge://eu-west-1"}, {"format", "payload"}}));
+    const AwsSinkOptions bus =
+        aws_sink_options(destination({{"url", "eventbridge://eu-west-1"}, {"format", "payload"}}));
     EXPECT_EQ(bus.kind, AwsKind::eventbridge);
     EXPECT_EQ(bus.batch_size, 10u);
     EXPECT_EQ(bus.format, EventFormat::payload);
@@ -455,7 +457,8 @@ const Refused refusals[] = {
      value,
      "\"ftp\" is not supported",
      "Supported schemes are: null, http, https, postgresql, postgres, kafka, kafkas, amqp, amqps, "
-     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull, endpoints."},
+     "nats, tls, redis, rediss, mqtt, mqtts, pubsub, sqs, sns, kinesis, eventbridge, pull, "
+     "endpoints."},
     {"EndpointsWithMore",
      {{"url", "endpoints://h/"}},
      {},
@@ -499,7 +502,12 @@ const Refused refusals[] = {
     {"RedisWithUser", {{"url", "redis://u@a"}}, {}, value, "a user", "CREATE USER MAPPING"},
     {"RedisWithStream", {{"url", "redis://a/s"}}, {}, value, "number of a database", "\"stream\""},
     {"RedisWithPath", {{"url", "redis://a/1/2"}}, {}, value, "number of a database", "\"stream\""},
-    {"RedisWithQuery", {{"url", "redis://a/1?x=y"}}, {}, value, "number of a database", "\"stream\""},
+    {"RedisWithQuery",
+     {{"url", "redis://a/1?x=y"}},
+     {},
+     value,
+     "number of a database",
+     "\"stream\""},
     {"KafkaWithoutBroker", {{"url", "kafka://"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithEmptyBroker", {{"url", "kafka://a,,b"}}, {}, value, "no broker", "kafka://broker1"},
     {"KafkaWithComma", {{"url", "kafka://a%2cb"}}, {}, value, "no broker", "kafka://broker1"},
@@ -841,7 +849,8 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"fromat\"",
-     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, "
+     "on_dead_letter, "
      "receipts, relay, connect_timeout, request_timeout, batch_size, format, on_gone, "
      "max_connections, ca_file."},
     {"UnknownPostgresqlOption",
@@ -849,7 +858,8 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, "
+     "on_dead_letter, "
      "receipts, relay, connect_timeout, request_timeout, batch_size, "
      "consumer."},
     {"UnknownNullOption",
@@ -857,7 +867,8 @@ const Refused refusals[] = {
      {},
      option,
      "invalid option \"x\"",
-     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, on_dead_letter, "
+     "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, "
+     "on_dead_letter, "
      "receipts, relay."},
     {"NameInCapitals",
      {http_url, {"Format", "binary"}},

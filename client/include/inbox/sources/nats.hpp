@@ -29,8 +29,8 @@ struct NatsOptions {
 
     bool tls = false;
     bool tls_handshake_first = false;  // for servers with handshake_first
-    std::string ca_file{};             // certificates to trust, in PEM; empty for those of the system
-    std::string certificate{};         // of the client, as PEM
+    std::string ca_file{};      // certificates to trust, in PEM; empty for those of the system
+    std::string certificate{};  // of the client, as PEM
     std::string private_key{};
     std::string inbox_prefix = "_INBOX";  // where the user may subscribe
 

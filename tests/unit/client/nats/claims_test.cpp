@@ -73,14 +73,14 @@ TEST(NatsClaims, AKeyWaitsForItsFirstMessage) {
         claims.add(message(i, "a"), 0);
     claims.add(message(4, "b"), 0);
     claims.nack(claims.take(2), 0);
-    EXPECT_THAT(sent(claims, 0), ElementsAre("-NAK " + subject(1), "-NAK " + subject(2),
-                                             "-NAK " + subject(3)));
+    EXPECT_THAT(sent(claims, 0),
+                ElementsAre("-NAK " + subject(1), "-NAK " + subject(2), "-NAK " + subject(3)));
     EXPECT_THAT(ids(claims.take(10)), ElementsAre("4"));
     claims.add(message(5, "a"), 0);
     claims.add(message(2, "a", 2), 0);
     EXPECT_THAT(claims.take(10), IsEmpty());
-    EXPECT_THAT(sent(claims, 0), ElementsAre(StartsWith("-NAK {\"delay\""),
-                                             StartsWith("-NAK {\"delay\"")));
+    EXPECT_THAT(sent(claims, 0),
+                ElementsAre(StartsWith("-NAK {\"delay\""), StartsWith("-NAK {\"delay\"")));
     for (const int sequence : {1, 2, 3, 5, 6})
         claims.add(message(sequence, "a", 2), 0);
     EXPECT_THAT(ids(claims.take(10)), ElementsAre("1", "2", "3", "5", "6"));
@@ -115,8 +115,8 @@ TEST(NatsClaims, AtTheEndEverythingIsGivenBack) {
         claims.add(message(i, "a"), 0);
     claims.take(1);
     claims.give_back_all();
-    EXPECT_THAT(sent(claims, 0), ElementsAre("-NAK " + subject(1), "-NAK " + subject(2),
-                                             "-NAK " + subject(3)));
+    EXPECT_THAT(sent(claims, 0),
+                ElementsAre("-NAK " + subject(1), "-NAK " + subject(2), "-NAK " + subject(3)));
     EXPECT_EQ(claims.held(), 0u);
     EXPECT_EQ(claims.buffered(), 0u);
     EXPECT_EQ(claims.deadline(), outbox::never);

@@ -22,8 +22,9 @@ TEST(NatsPlace, IsReadFromTheSubjectOfAcknowledgements) {
         EXPECT_EQ(place->sequence, 7u);
         EXPECT_EQ(place->stored_at.time_since_epoch().count(), 1'700'000'000'123'456);
     }
-    for (const char* other : {"", "_INBOX.x.1", "$JS.ACK.", "$JS.ACK.S.C.2.7.5", "$JS.ACK.S.C.x.7.5.1.0",
-                              "$JS.ACK.S.C.2.0.5.1.0", "$JS.ACK.S.C.2.7.5.99999999999999999999.0"})
+    for (const char* other :
+         {"", "_INBOX.x.1", "$JS.ACK.", "$JS.ACK.S.C.2.7.5", "$JS.ACK.S.C.x.7.5.1.0",
+          "$JS.ACK.S.C.2.0.5.1.0", "$JS.ACK.S.C.2.7.5.99999999999999999999.0"})
         EXPECT_FALSE(place_of(other)) << other;
 }
 
@@ -32,7 +33,9 @@ Event read(outbox::EventFormat format) {
     sample.event.version = 7;
     sample.event.has_version = true;
     sample.event.ordering_key = "k \xc3\xa4";
-    sample.add("tenant", "Gr\xc3\xbc\xc3\x9f" "e %");
+    sample.add("tenant",
+               "Gr\xc3\xbc\xc3\x9f"
+               "e %");
     sample.add("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     outbox::NatsEncoder encoder(format, "shop");
     encoder.encode(sample.event, {});
@@ -56,7 +59,9 @@ TEST(NatsDelivery, OfOurSinkInEachFormat) {
         EXPECT_EQ(event.version, 7);
         EXPECT_EQ(event.ordering_key, "k \xc3\xa4");
         EXPECT_EQ(event.content_type, "application/json");
-        EXPECT_EQ(event.headers.at("tenant"), "Gr\xc3\xbc\xc3\x9f" "e %");
+        EXPECT_EQ(event.headers.at("tenant"),
+                  "Gr\xc3\xbc\xc3\x9f"
+                  "e %");
         EXPECT_FALSE(event.traceparent().empty());
         EXPECT_FALSE(event.headers.contains("Nats-Msg-Id"));
     }

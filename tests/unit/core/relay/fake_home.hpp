@@ -251,10 +251,9 @@ class FakeHome {
             const FakeLog::Row& row = window_[n];
             last = row.position;
             if (!row.rolled_back && !recorded_.contains(row.position))
-                append(block, {.position = row.position,
-                               .key = row.key,
-                               .topic = row.topic,
-                               .xid = row.xid});
+                append(
+                    block,
+                    {.position = row.position, .key = row.key, .topic = row.topic, .xid = row.xid});
         }
         window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(n));
         relay->block_read(window_.empty(), last);

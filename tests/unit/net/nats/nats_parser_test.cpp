@@ -48,8 +48,9 @@ TEST(NatsParser, WaitsForTheRest) {
 TEST(NatsParser, RefusesWhatIsMalformed) {
     for (const char* bytes :
          {"HTTP/1.1 400 Bad Request\r\n", "\r\n", "MSG\r\n", "MSG a 1\r\n", "MSG a x 1\r\n",
-          "MSG a 1 -1\r\n", "MSG a 1 r s 1\r\n", "MSG a 1 1001\r\n", "MSG a 1 99999999999999999999\r\n",
-          "MSG a 1 1\r\nxyz", "HMSG a 1 5 4\r\nxxxx\r\n", "HMSG a 1 4\r\n", "\x16\x03\x01\r\n"})
+          "MSG a 1 -1\r\n", "MSG a 1 r s 1\r\n", "MSG a 1 1001\r\n",
+          "MSG a 1 99999999999999999999\r\n", "MSG a 1 1\r\nxyz", "HMSG a 1 5 4\r\nxxxx\r\n",
+          "HMSG a 1 4\r\n", "\x16\x03\x01\r\n"})
         EXPECT_EQ(read(bytes).kind, Kind::malformed) << bytes;
 }
 
@@ -60,13 +61,15 @@ TEST(NatsParser, LinesHaveALimit) {
 }
 
 TEST(NatsParser, ReadsHeaders) {
-    constexpr std::string_view status = "NATS/1.0 503 No Responders\r\nA: 1\r\na: 2\r\nB:  x \r\n\r\n";
+    constexpr std::string_view status =
+        "NATS/1.0 503 No Responders\r\nA: 1\r\na: 2\r\nB:  x \r\n\r\n";
     EXPECT_EQ(nats_status(status), 503);
     EXPECT_EQ(nats_status_text(status), "No Responders");
     EXPECT_EQ(nats_header(status, "a"), "1");
     EXPECT_EQ(nats_header(status, "B"), "x");
     EXPECT_EQ(nats_header(status, "C"), "");
-    for (const char* other : {"", "NATS/1.0\r\n\r\n", "NATS/1.0 \r\n", "NATS/1.0 x\r\n", "HTTP 503"}) {
+    for (const char* other :
+         {"", "NATS/1.0\r\n\r\n", "NATS/1.0 \r\n", "NATS/1.0 x\r\n", "HTTP 503"}) {
         EXPECT_EQ(nats_status(other), 0) << other;
         EXPECT_EQ(nats_status_text(other), "") << other;
         EXPECT_EQ(nats_header(other, "A"), "") << other;

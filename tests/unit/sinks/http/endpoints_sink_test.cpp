@@ -516,9 +516,8 @@ TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
         }
     endpoints().look_again();
     // They may fall back first, because they have waited for long.
-    ASSERT_TRUE(turn_until([&] {
-        return all_confirmed() && failing() == most && peer_.requests().size() == 10;
-    }));
+    ASSERT_TRUE(turn_until(
+        [&] { return all_confirmed() && failing() == most && peer_.requests().size() == 10; }));
 }
 
 // -- Rows -----------------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ TEST(NatsMessage, IsADocumentInStructuredMode) {
     SampleEvent sample;
     sample.add("X-Own", "a b");
     const std::string text = encoded(sample.event, EventFormat::structured);
-    EXPECT_THAT(text, HasSubstr("\r\nContent-Type: application/cloudevents+json; charset=UTF-8\r\n"));
+    EXPECT_THAT(text,
+                HasSubstr("\r\nContent-Type: application/cloudevents+json; charset=UTF-8\r\n"));
     EXPECT_THAT(text, HasSubstr("\r\nX-Own: a b\r\n"));
     EXPECT_THAT(text, HasSubstr("\"specversion\""));
 }

@@ -84,8 +84,8 @@ TEST_F(NatsSinkTest, AnAcknowledgementOfEachEventConfirmsTheBatch) {
     EXPECT_EQ(published[1].subject, "b.events");
     EXPECT_EQ(published[1].payload, events_[1].event.payload);
     EXPECT_NE(published[0].reply, published[1].reply);
-    EXPECT_THAT(server_->received(), AllOf(HasSubstr("\"headers\":true"),
-                                           HasSubstr("\"no_responders\":true")));
+    EXPECT_THAT(server_->received(),
+                AllOf(HasSubstr("\"headers\":true"), HasSubstr("\"no_responders\":true")));
     EXPECT_EQ(send(batch_).fate, Fate::confirmed);
     EXPECT_EQ(server_->connections(), 1);
 }
@@ -96,8 +96,8 @@ TEST_F(NatsSinkTest, EachEventHasItsOwnOutcome) {
             return ScriptedNats::acknowledge(published);
         if (published.subject == "b.events")
             return "HMSG " + published.reply + " 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n";
-        return ScriptedNats::message(published.reply,
-                                     R"({"error":{"code":400,"err_code":10054,"description":"large"}})");
+        return ScriptedNats::message(
+            published.reply, R"({"error":{"code":400,"err_code":10054,"description":"large"}})");
     }));
     ASSERT_EQ(outcome.of_events.size(), 3u);
     EXPECT_EQ(outcome.of_events[0].fate, Fate::confirmed);
@@ -113,8 +113,8 @@ TEST_F(NatsSinkTest, AnswersMayComeInAnyOrderAndTwice) {
         waiting->push_back(published);
         if (waiting->size() < 3)
             return "";
-        std::string all = ScriptedNats::message("_INBOX.other.1", "{}") +
-                          ScriptedNats::message("x", "{}");
+        std::string all =
+            ScriptedNats::message("_INBOX.other.1", "{}") + ScriptedNats::message("x", "{}");
         for (auto one = waiting->rbegin(); one != waiting->rend(); one++)
             all += ScriptedNats::acknowledge(*one) + ScriptedNats::message(one->reply, "{}");
         return all;
@@ -181,12 +181,11 @@ TEST_F(NatsSinkTest, WithoutASignOfLifeTheConnectionIsReplaced) {
 }
 
 TEST_F(NatsSinkTest, OneAnswerThatIsMissingConcernsOneEvent) {
-    const Outcome outcome = send_to(script([](const Published& published) {
-                                        return published.subject == "b.events"
-                                                   ? ""
-                                                   : ScriptedNats::acknowledge(published);
-                                    }),
-                                    {{"request_timeout", "500ms"}});
+    const Outcome outcome = send_to(
+        script([](const Published& published) {
+            return published.subject == "b.events" ? "" : ScriptedNats::acknowledge(published);
+        }),
+        {{"request_timeout", "500ms"}});
     ASSERT_EQ(outcome.of_events.size(), 3u);
     EXPECT_EQ(outcome.of_events[0].fate, Fate::confirmed);
     EXPECT_EQ(outcome.of_events[1].fate, Fate::failed);
@@ -252,10 +251,12 @@ TEST_F(NatsSinkTest, GarbageInsteadOfTlsIsAFailure) {
 TEST_F(NatsSinkTest, OneWayToLogIn) {
     serve({});
     for (const std::vector<Option>& mapping :
-         {std::vector<Option>{{"user", "u"}, {"token", "t"}}, std::vector<Option>{{"password", "p"}},
+         {std::vector<Option>{{"user", "u"}, {"token", "t"}},
+          std::vector<Option>{{"password", "p"}},
           std::vector<Option>{{"nkey_seed", "SU" + std::string(56, 'A')}},
           std::vector<Option>{
-              {"credentials", "-----BEGIN NATS USER JWT-----\nx\n-----BEGIN USER NKEY SEED-----\ny\n"}}}) {
+              {"credentials",
+               "-----BEGIN NATS USER JWT-----\nx\n-----BEGIN USER NKEY SEED-----\ny\n"}}}) {
         open({}, mapping);
         const Outcome outcome = send(batch_);
         EXPECT_EQ(outcome.fate, Fate::unavailable);
@@ -271,8 +272,8 @@ TEST_F(NatsSinkTest, OneWayToLogIn) {
 
 TEST_F(NatsSinkTest, ServersThatTheClusterNamesAreNotConnectedTo) {
     ScriptedNats other({});
-    const std::string info = "INFO {\"headers\":true,\"connect_urls\":[\"" + other.address() +
-                             "\"],\"ldm\":true}\r\n";
+    const std::string info =
+        "INFO {\"headers\":true,\"connect_urls\":[\"" + other.address() + "\"],\"ldm\":true}\r\n";
     auto server = with_info(info);
     server.answer = [info](const Published& published) {
         return published.subject == "c.events" ? info + "-ERR 'Server Shutdown'\r\n"
@@ -330,11 +331,12 @@ TEST_F(NatsSinkTest, AConnectionMayEndAtAnyByte) {
 }
 
 TEST_F(NatsSinkTest, RandomBytesAreSurvived) {
-    Mutations mutations({std::string("MSG $ 1 24\r\n{\"stream\":\"S\",\"seq\":1}\r\n"),
-                         std::string("HMSG $ 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\nPING\r\n"),
-                         std::string("-ERR 'Permissions Violation for Publish to \"a.events\"'\r\n"),
-                         std::string("INFO {\"headers\":true}\r\n+OK\r\nPONG\r\n")},
-                        "\r\n $0123456789\"{}:,MSGHPINGO-+'");
+    Mutations mutations(
+        {std::string("MSG $ 1 24\r\n{\"stream\":\"S\",\"seq\":1}\r\n"),
+         std::string("HMSG $ 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\nPING\r\n"),
+         std::string("-ERR 'Permissions Violation for Publish to \"a.events\"'\r\n"),
+         std::string("INFO {\"headers\":true}\r\n+OK\r\nPONG\r\n")},
+        "\r\n $0123456789\"{}:,MSGHPINGO-+'");
     for (int round = 0; round < 300; round++) {
         const std::string bytes = mutations.next();
         const Outcome outcome = send_to(script([bytes](const Published& published) {

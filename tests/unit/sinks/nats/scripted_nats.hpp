@@ -41,7 +41,8 @@ class ScriptedNats {
         "\r\n";
 
     static std::string message(const std::string& subject, const std::string& payload) {
-        return "MSG " + subject + " 1 " + std::to_string(payload.size()) + "\r\n" + payload + "\r\n";
+        return "MSG " + subject + " 1 " + std::to_string(payload.size()) + "\r\n" + payload +
+               "\r\n";
     }
     static std::string acknowledge(const Published& published) {
         return message(published.reply, "{\"stream\":\"S\",\"seq\":1}");
@@ -110,7 +111,8 @@ class ScriptedNats {
 
     bool say(int fd, Connection& connection, const std::string& text) {
         std::size_t size = text.size();
-        const bool ends = script_.cut >= 0 && connection.sent + static_cast<long>(size) >= script_.cut;
+        const bool ends =
+            script_.cut >= 0 && connection.sent + static_cast<long>(size) >= script_.cut;
         if (ends)
             size = static_cast<std::size_t>(script_.cut - connection.sent);
         connection.sent += static_cast<long>(size);
@@ -163,7 +165,8 @@ class ScriptedNats {
             at = end + 1;
         }
         const std::size_t headers = std::stoul(words.at(3));
-        Published published{words.at(1), words.at(2), body.substr(0, headers), body.substr(headers)};
+        Published published{words.at(1), words.at(2), body.substr(0, headers),
+                            body.substr(headers)};
         {
             const std::lock_guard lock(mutex_);
             published_.push_back(published);

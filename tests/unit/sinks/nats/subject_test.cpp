@@ -25,7 +25,8 @@ TEST(NatsSubject, ValuesStayInTheirPlace) {
 TEST(NatsSubject, NotEveryTextIsOne) {
     for (const char* good : {"a", "a.b", "a.$b", "ключ.x", "_INBOXES.a"})
         EXPECT_FALSE(invalid_subject(good, false)) << good;
-    for (const char* bad : {"", ".", ".a", "a.", "a..b", "$JS.API.INFO", "$SYS.x", "$KV.b.k", "_INBOX.x"})
+    for (const char* bad :
+         {"", ".", ".a", "a.", "a..b", "$JS.API.INFO", "$SYS.x", "$KV.b.k", "_INBOX.x"})
         EXPECT_TRUE(invalid_subject(bad, false)) << bad;
     EXPECT_FALSE(invalid_subject("$KV.b.k", true));
     EXPECT_TRUE(invalid_subject("$KV.b.", true));

@@ -17,8 +17,8 @@ NatsVerdict of(std::string_view payload, std::string_view headers = "",
 EventOutcome of_error(int code, int error, const std::string& text,
                       std::optional<std::uint64_t> expected = std::nullopt) {
     const std::string payload = "{\"error\":{\"code\":" + std::to_string(code) +
-                                ",\"err_code\":" + std::to_string(error) +
-                                ",\"description\":\"" + text + "\"},\"stream\":\"S\",\"seq\":0}";
+                                ",\"err_code\":" + std::to_string(error) + ",\"description\":\"" +
+                                text + "\"},\"stream\":\"S\",\"seq\":0}";
     return of(payload, "", expected).outcome;
 }
 
@@ -59,23 +59,23 @@ TEST(NatsVerdict, ErrorsHaveTheSmallestScope) {
         Scope scope;
     };
     const Scope none = Scope::destination;
-    for (const Case& one : {
-             Case{400, 10054, "message size exceeds maximum allowed", Fate::refused, true, none},
-             Case{400, 10097, "header size exceeds maximum", Fate::refused, true, none},
-             Case{503, 10077, "message too large", Fate::refused, true, none},
-             Case{503, 10077, "maximum messages per subject exceeded", Fate::refused, false, none},
-             Case{503, 10077, "maximum bytes exceeded", Fate::unavailable, false, Scope::lane},
-             Case{503, 10023, "insufficient resources", Fate::unavailable, false, Scope::lane},
-             Case{400, 10002, "resource limits exceeded", Fate::unavailable, false, Scope::lane},
-             Case{400, 10060, "expected stream does not match", Fate::unavailable, false, Scope::lane},
-             Case{400, 10109, "sealed", Fate::unavailable, false, Scope::lane},
-             Case{503, 10076, "not enabled", Fate::unavailable, false, Scope::destination},
-             Case{503, 10039, "not enabled", Fate::unavailable, false, Scope::destination},
-             Case{409, 10158, "duplicate in process", Fate::failed, false, Scope::lane},
-             Case{429, 10167, "too many requests", Fate::throttled, false, Scope::lane},
-             Case{429, 1, "", Fate::throttled, false, Scope::lane},
-             Case{500, 2, "", Fate::unavailable, false, Scope::lane},
-             Case{400, 3, "bad", Fate::refused, false, none}}) {
+    for (const Case& one :
+         {Case{400, 10054, "message size exceeds maximum allowed", Fate::refused, true, none},
+          Case{400, 10097, "header size exceeds maximum", Fate::refused, true, none},
+          Case{503, 10077, "message too large", Fate::refused, true, none},
+          Case{503, 10077, "maximum messages per subject exceeded", Fate::refused, false, none},
+          Case{503, 10077, "maximum bytes exceeded", Fate::unavailable, false, Scope::lane},
+          Case{503, 10023, "insufficient resources", Fate::unavailable, false, Scope::lane},
+          Case{400, 10002, "resource limits exceeded", Fate::unavailable, false, Scope::lane},
+          Case{400, 10060, "expected stream does not match", Fate::unavailable, false, Scope::lane},
+          Case{400, 10109, "sealed", Fate::unavailable, false, Scope::lane},
+          Case{503, 10076, "not enabled", Fate::unavailable, false, Scope::destination},
+          Case{503, 10039, "not enabled", Fate::unavailable, false, Scope::destination},
+          Case{409, 10158, "duplicate in process", Fate::failed, false, Scope::lane},
+          Case{429, 10167, "too many requests", Fate::throttled, false, Scope::lane},
+          Case{429, 1, "", Fate::throttled, false, Scope::lane},
+          Case{500, 2, "", Fate::unavailable, false, Scope::lane},
+          Case{400, 3, "bad", Fate::refused, false, none}}) {
         const EventOutcome outcome = of_error(one.code, one.error, one.text);
         EXPECT_EQ(outcome.fate, one.fate) << one.error << one.text;
         EXPECT_EQ(outcome.permanent, one.permanent) << one.error << one.text;

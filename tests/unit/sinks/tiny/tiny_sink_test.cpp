@@ -31,7 +31,8 @@ TEST(TinySink, IsKnownToTheValidator) {
     std::optional<Error> error = validate_server_options({{"url", "tiny:"}, {"perfix", "a"}});
     ASSERT_TRUE(error);
     EXPECT_EQ(error->hint,
-              "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, retry_max, "
+              "Valid options are: url, topics, filter, payload, start, max_attempts, retry_base, "
+              "retry_max, "
               "on_dead_letter, receipts, relay, prefix.");
     error = validate_server_options({{"url", "tiny:"}, {"prefix", ""}});
     ASSERT_TRUE(error);
