@@ -9,6 +9,7 @@
 // in the functions themselves ends the process; the keeper starts another.
 #include <algorithm>
 
+#include "bgworker/base/query_result.hpp"
 #include "bgworker/base/worker.hpp"
 #include "core/backoff.hpp"
 #include "extension/base/settings.hpp"
@@ -71,10 +72,6 @@ static void execute_for_row(SPIPlanPtr plan, Datum* values, const char* nulls, O
 
 static Datum consumer() {
     return Int32GetDatum(static_cast<int32>(shared->slots[my_slot].object));
-}
-
-static Datum result_value(uint64 row, int column, bool* is_null) {
-    return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
 }
 
 // Returns false if there are no subscriptions, or some are not confirmed, so that none may run.

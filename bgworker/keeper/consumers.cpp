@@ -15,13 +15,13 @@ static constexpr Size max_role_settings = 4 * 1024 * 1024;
 
 // Each refusal is logged once, and their number is bounded. The role that writes inbox.consumer can
 // make any number of rows, and change them all the time.
-struct Refusal {
+struct LoggedRefusal {
     uint32 hash;
     bool current;
 };
 static constexpr int max_refusals = 32;
 static constexpr int milliseconds_of_quota = 600'000;
-static Refusal refusals[max_refusals];
+static LoggedRefusal refusals[max_refusals];
 static int refusal_count = 0;
 
 static bool may_log_another() {

@@ -1,5 +1,6 @@
 #include "bgworker/relay/delivery_store.hpp"
 
+#include "bgworker/base/parameters.hpp"
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/relay/event_copy.hpp"
 #include "core/relay/condition_log.hpp"
@@ -27,12 +28,6 @@ static Datum my_token() {
         elog(ERROR, "could not generate random values");
     made = true;
     return UUIDPGetDatum(&token);
-}
-
-static Datum name_datum(const char* destination) {
-    auto* name = static_cast<Name>(palloc(sizeof(NameData)));
-    namestrcpy(name, destination);
-    return NameGetDatum(name);
 }
 
 static void run(const char* statement, int count, const Oid* types, const Datum* values,
@@ -64,15 +59,6 @@ static ArrayBuilder array_of(Oid type, size_t room) {
     get_typlenbyvalalign(type, &array.length, &array.by_value, &array.align);
     array.values = static_cast<Datum*>(palloc(Max(room, 1) * sizeof(Datum)));
     return array;
-}
-
-static Datum server_text(std::string_view utf8) {
-    char* converted =
-        pg_any_to_server(const_cast<char*>(utf8.data()), static_cast<int>(utf8.size()), PG_UTF8);
-    return PointerGetDatum(
-        converted == utf8.data()
-            ? cstring_to_text_with_len(utf8.data(), static_cast<int>(utf8.size()))
-            : cstring_to_text(converted));
 }
 
 static Datum uuid_datum(const Uuid& uuid) {

@@ -1,5 +1,6 @@
 #include "bgworker/relay/endpoint_store.hpp"
 
+#include "bgworker/base/parameters.hpp"
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/relay/event_copy.hpp"
 #include "extension/base/boundary.hpp"
@@ -93,16 +94,6 @@ static EndpointAnswerRow row_of_answer(uint64 row, const Columns& columns) {
     value = result_value(row, columns.attempts, &is_null);
     result.attempts = is_null ? 0 : DatumGetInt32(value);
     return result;
-}
-
-// Texts of peers in it are ASCII, so every encoding has its characters.
-static Datum server_text(std::string_view utf8) {
-    char* converted =
-        pg_any_to_server(const_cast<char*>(utf8.data()), static_cast<int>(utf8.size()), PG_UTF8);
-    return PointerGetDatum(
-        converted == utf8.data()
-            ? cstring_to_text_with_len(utf8.data(), static_cast<int>(utf8.size()))
-            : cstring_to_text(converted));
 }
 
 static void copy_event_of(TupleTableSlot* slot, EndpointAnswerBuilder& builder) {

@@ -21,7 +21,7 @@ struct WindowRequest {
 
 // An error jumps over the owners in it, so it belongs to the process; the next call uses it again.
 static WindowRequest* request = nullptr;
-static LogReader* reader = nullptr;
+static LogReader* window_reader = nullptr;
 
 static const char* text_of_snapshot(Datum snapshot) {
     return DatumGetCString(OidFunctionCall1(F_PG_SNAPSHOT_OUT, snapshot));
@@ -62,20 +62,20 @@ static void put_places(ReturnSetInfo* result) {
 }
 
 static void read_window(std::int32_t destination, ReturnSetInfo* result) {
-    if (reader == nullptr)
-        reader = create_log_reader();
+    if (window_reader == nullptr)
+        window_reader = create_log_reader();
     lock_segments();
-    if (collect_window(reader, request->from, request->settled, request->to) < 0)
+    if (collect_window(window_reader, request->from, request->settled, request->to) < 0)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT), errmsg("the log is gone")));
     ReadResult read = ReadResult::more;
     while (read == ReadResult::more) {
         request->block.clear();
-        read = read_events(reader, destination, request->topics, request->recorded, nullptr,
+        read = read_events(window_reader, destination, request->topics, request->recorded, nullptr,
                            request->block);
         put_places(result);
     }
     // Frees the memory, or the file, of a large window.
-    restart_reading(reader);
+    restart_reading(window_reader);
     delete request;
     request = nullptr;
 }

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 
+#include "bgworker/base/parameters.hpp"
 #include "bgworker/base/query_result.hpp"
 #include "core/position_ranges.hpp"
 #include "extension/base/boundary.hpp"
 
 namespace outbox {
-
-static Datum name_datum(const char* destination) {
-    auto* name = static_cast<Name>(palloc(sizeof(NameData)));
-    namestrcpy(name, destination);
-    return NameGetDatum(name);
-}
 
 static void run(const char* statement, int count, Oid* types, Datum* values) {
     const int code = SPI_execute_with_args(statement, count, types, values, nullptr, false, 0);

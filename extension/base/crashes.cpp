@@ -180,7 +180,7 @@ static void on_crash(int signal, siginfo_t* info, void*) {
         if (crash_signals[i] == signal)
             sigaction(signal, &previous_actions[i], nullptr);
     if (info->si_code <= 0)
-        raise(signal);
+        ::raise(signal);
 }
 
 void mark_slot_on_crash() {

@@ -63,7 +63,7 @@ static void on_executor_finish(QueryDesc* query) {
 
 // For the case that other code ends a transaction in a way that was not thought of: data must not
 // be committed without what belongs to it.
-static void at_transaction_end(XactEvent event, void*) {
+static void refuse_unfinished_work(XactEvent event, void*) {
     if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
         return;
     for (const Statement* statement = innermost; statement != nullptr; statement = statement->outer)
@@ -76,7 +76,7 @@ void install_statement_hooks() {
     ExecutorStart_hook = on_executor_start;
     previous_executor_finish_hook = ExecutorFinish_hook;
     ExecutorFinish_hook = on_executor_finish;
-    RegisterXactCallback(at_transaction_end, nullptr);
+    RegisterXactCallback(refuse_unfinished_work, nullptr);
 }
 
 }  // namespace outbox

@@ -61,7 +61,7 @@ void wake_outside_at_commit() {
 }
 
 // A transaction that is prepared cannot notify; the relay finds its events when it polls.
-static void at_transaction_end(XactEvent event, void*) {
+static void notify_at_transaction_end(XactEvent event, void*) {
     switch (event) {
         case XACT_EVENT_PRE_COMMIT:
             if (asked == Asked::notifies)
@@ -85,7 +85,7 @@ static void at_subtransaction_end(SubXactEvent event, SubTransactionId, SubTrans
 
 void register_wake_outside() {
     CacheRegisterSyscacheCallback(FOREIGNSERVEROID, forget, Datum{0});
-    RegisterXactCallback(at_transaction_end, nullptr);
+    RegisterXactCallback(notify_at_transaction_end, nullptr);
     RegisterSubXactCallback(at_subtransaction_end, nullptr);
     registered = true;
 }

@@ -125,7 +125,7 @@ void tell_keeper_of_progress() noexcept {
     wake_for_work(WakeKeeper | WakeBackfills);
 }
 
-static void at_transaction_end(XactEvent event, void*) {
+static void wake_at_transaction_end(XactEvent event, void*) {
     switch (event) {
         case XACT_EVENT_PRE_COMMIT:  // callbacks of libraries loaded before this one come later
             if (targets_at_commit & WakeRelays)
@@ -169,7 +169,7 @@ static void at_transaction_end(XactEvent event, void*) {
 
 void register_transaction_callback() {
     citus::find();
-    RegisterXactCallback(at_transaction_end, nullptr);
+    RegisterXactCallback(wake_at_transaction_end, nullptr);
 }
 
 }  // namespace outbox

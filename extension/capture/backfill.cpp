@@ -113,14 +113,14 @@ static Locked lock_row(Walk& walk, LockWaitPolicy policy, uint8 flags) {
 // Result of one batch: columns of outbox_internal.write_snapshots().
 enum BatchColumn { BatchColumnsOfKey, BatchRows, BatchLastKey, BatchLocked, BatchColumns };
 
-struct Batch {
+struct SnapshotBatch {
     int rows;
     Datum last_key;  // 0 if there were no rows
     ArrayBuildState* locked;
 };
 
-static Batch write_batch(Walk& walk, int limit) {
-    Batch batch{};
+static SnapshotBatch write_batch(Walk& walk, int limit) {
+    SnapshotBatch batch{};
     while (batch.rows < limit && index_getnext_slot(walk.scan, ForwardScanDirection, walk.found)) {
         batch.rows++;
         const Locked locked = lock_row(walk, LockWaitSkip, 0);
@@ -136,7 +136,7 @@ static Batch write_batch(Walk& walk, int limit) {
     return batch;
 }
 
-static Datum batch_result(FunctionCallInfo fcinfo, const Batch& batch, Datum columns) {
+static Datum batch_result(FunctionCallInfo fcinfo, const SnapshotBatch& batch, Datum columns) {
     TupleDesc descriptor;
     if (get_call_result_type(fcinfo, nullptr, &descriptor) != TYPEFUNC_COMPOSITE)
         elog(ERROR, "outbox_internal.write_snapshots() must return a row");
@@ -178,7 +178,7 @@ OUTBOX_FUNCTION(outbox_write_snapshots) {
     walk.key = open_key(walk.table, array_argument(fcinfo, 1));
     walk.scan = begin_walk(walk.table, walk.key, GetActiveSnapshot(), array_argument(fcinfo, 2));
     begin_rows(walk, rows_at_once);
-    const Batch batch = write_batch(walk, PG_GETARG_INT32(3));
+    const SnapshotBatch batch = write_batch(walk, PG_GETARG_INT32(3));
     const Datum columns = key_columns(walk.key, walk.table);
     end_rows(walk);
     rights.give_back();

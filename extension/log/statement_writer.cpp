@@ -4,7 +4,7 @@
 
 namespace outbox {
 
-static constexpr int rows_at_once = 64;
+static constexpr int rows_of_statement_at_once = 64;
 
 static LogWriter& writer_of(const Statement& statement) {
     return *static_cast<LogWriter*>(statement.work);
@@ -84,7 +84,7 @@ static constexpr StatementWorker worker = {finish, before_query, before_utility}
 
 static void open(Statement& statement) {
     auto* writer = static_cast<LogWriter*>(palloc(sizeof(LogWriter)));
-    *writer = open_log(rows_at_once);
+    *writer = open_log(rows_of_statement_at_once);
     leave_work(statement, writer, &worker);
 }
 

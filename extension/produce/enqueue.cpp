@@ -12,7 +12,7 @@
 namespace outbox {
 
 // Number of rows of a batch that are written together.
-static constexpr int rows_at_once = 500;
+static constexpr int rows_of_array_at_once = 500;
 
 // Returns the id of the event: the new one, or with a source event the one enqueued for it before.
 // In the second case nothing is written: the call takes no xid and wakes no worker.
@@ -139,7 +139,7 @@ static void name_event(void* number) {
 }
 
 static void enqueue_rows(Datum* rows, const bool* row_nulls, int count, Datum* ids) {
-    LogWriter writer = open_log_for_many(Min(count, rows_at_once));
+    LogWriter writer = open_log_for_many(Min(count, rows_of_array_at_once));
     int number = 0;
     ErrorContextCallback context = {error_context_stack, name_event, &number};
     error_context_stack = &context;

@@ -23,11 +23,11 @@ static bool is_reserved(std::string_view name) {
                        [name](std::string_view one) { return equal_ignoring_case(name, one); });
 }
 
-static bool is_name(std::string_view name) {
+static bool is_header_name(std::string_view name) {
     return !name.empty() && std::all_of(name.begin(), name.end(), is_token_character);
 }
 
-static bool is_value(std::string_view value) {
+static bool is_header_value(std::string_view value) {
     return !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
         return static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
     });
@@ -52,7 +52,7 @@ Result<std::vector<HeaderLine>> parse_header_lines(std::string_view text) {
         const std::size_t colon = std::min(one.find(':'), one.size());
         const HeaderLine header{one.substr(0, colon),
                                 trim(one.substr(std::min(colon + 1, one.size())))};
-        if (!is_name(header.name) || !is_value(header.value))
+        if (!is_header_name(header.name) || !is_header_value(header.value))
             return malformed(line, "is not a header");
         if (is_reserved(header.name))
             return malformed(line, "sets a header that destinations set themselves");

@@ -10,12 +10,12 @@ namespace {
 
 enum class Needs { nothing, outbox, inbox };
 
-struct Check {
+struct Finding {
     Needs needs;
     const char* rows;  // $1 is the version of outboxctl, $2 its time in seconds since 1970
 };
 
-constexpr Check checks[] = {
+constexpr Finding findings[] = {
     {Needs::outbox, "SELECT severity, object, what, since, why, what_to_do FROM outbox.health()"},
     {Needs::inbox, "SELECT severity, object, what, since, why, what_to_do FROM inbox.health()"},
     {Needs::outbox,
@@ -111,10 +111,10 @@ void examine(Session& session) {
             "ERROR:  neither pg_outbox nor pg_inbox is in this database\n"
             "HINT:  Is it the right database? See docs/install.md.");
     std::string rows;
-    for (const Check& check : checks) {
-        if ((check.needs == Needs::outbox && !outbox) || (check.needs == Needs::inbox && !inbox))
+    for (const Finding& finding : findings) {
+        if ((finding.needs == Needs::outbox && !outbox) || (finding.needs == Needs::inbox && !inbox))
             continue;
-        rows += std::string(rows.empty() ? "" : " UNION ALL ") + '(' + check.rows + ')';
+        rows += std::string(rows.empty() ? "" : " UNION ALL ") + '(' + finding.rows + ')';
     }
     const std::string all = "FROM (" + rows +
                             ") AS finding (severity, object, what, since, why, what_to_do) "

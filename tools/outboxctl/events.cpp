@@ -122,7 +122,7 @@ void add_find(Command group, Session& session) {
         });
 }
 
-constexpr auto between_looks = std::chrono::milliseconds(500);
+constexpr auto between_tails = std::chrono::milliseconds(500);
 
 // Events that the snapshot $1 does not see, and where the next look begins. A higher position may
 // commit earlier, so positions cannot say what is new.
@@ -155,7 +155,7 @@ void print_event(const Result& rows, int row, bool json) {
                 print_event(rows, row, session.json);
         std::fflush(stdout);
         seen = rows.text(0, 0);
-        std::this_thread::sleep_for(between_looks);
+        std::this_thread::sleep_for(between_tails);
     }
 }
 

@@ -15,7 +15,7 @@ struct Choice {
     bool watch = false;
 };
 
-constexpr auto between_looks = std::chrono::seconds(2);
+constexpr auto between_lists = std::chrono::seconds(2);
 
 void print_rows(Session& session, const Listing& listing, const Choice& choice) {
     const std::string order = listing.order.empty() ? "" : " ORDER BY " + listing.order;
@@ -36,7 +36,7 @@ void print_rows(Session& session, const Listing& listing, const Choice& choice) 
         if (in_place)
             std::printf("\033[H\033[2J");
         print_rows(session, listing, choice);
-        std::this_thread::sleep_for(between_looks);
+        std::this_thread::sleep_for(between_lists);
     }
 }
 

@@ -9,7 +9,7 @@
 namespace outboxctl {
 
 static constexpr int bar_width = 30;
-static constexpr auto between_looks = std::chrono::milliseconds(500);
+static constexpr auto between_counts = std::chrono::milliseconds(500);
 
 std::string bar_of(double done, double all) {
     const double share = all > 0 ? done / all : 1;
@@ -36,7 +36,7 @@ void Progress::show(const std::string& line) {
 }
 
 void Progress::pause() {
-    std::this_thread::sleep_for(between_looks);
+    std::this_thread::sleep_for(between_counts);
 }
 
 }  // namespace outboxctl
