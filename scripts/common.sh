@@ -1,4 +1,4 @@
-# Shared by demo.sh, test.sh and others: packages, the build, a private server. To be sourced.
+# Shared by demo.sh, test.sh and others: the build, a private server. To be sourced.
 #
 # A server refuses to run as root. A script run by root runs it as the user `postgres`, which comes
 # with the package; any other user runs it with their own account.
@@ -10,27 +10,7 @@ build=${OUTBOX_BUILD:-$repository/build}
 say() { printf '%s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
-# Installs missing packages. Scripts that run side by side do so one after the other.
-need_packages() {
-    local missing=()
-    for package; do
-        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
-            missing+=("$package")
-    done
-    [ ${#missing[@]} -eq 0 ] && return
-    local as_root=()
-    [ "$(id -u)" -eq 0 ] || as_root=(sudo)
-    say "installing ${missing[*]}"
-    ( # Servers that packages start must not keep the lock.
-        flock 9
-        "${as_root[@]}" apt-get update -qq 9>&-
-        DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null 9>&-
-    ) 9>"${TMPDIR:-/tmp}/pg_outbox-packages-$UID"
-}
-
-pg_major=${OUTBOX_PG_MAJOR:-15} # of the packages; another server is chosen by PG_CONFIG
-build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev libnghttp2-dev libjsoncpp-dev libssl-dev libcli11-dev
-    libtomlplusplus-dev libncurses-dev libcpp-httplib-dev "postgresql-$pg_major" "postgresql-server-dev-$pg_major" "postgresql-client-$pg_major")
+source "$repository/scripts/packages.sh"
 
 # Prints the last line of what the build says, or more if it fails.
 build_targets() { # build_targets DIRECTORY [TARGET...]: default: all
