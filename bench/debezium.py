@@ -73,7 +73,7 @@ class Engine:
     log: Path = Path()
 
     def properties(self) -> dict[str, str]:
-        """What belongs to the program."""
+        """Properties that only this program needs."""
         return {}
 
     def command(self) -> list:
@@ -139,7 +139,7 @@ class Engine:
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Stops the process for the duration of the block, after it has read what there is."""
+        """Stops the process for the duration of the block, after it has read all of the WAL."""
         here = self.bench.sql.execute("SELECT pg_current_wal_insert_lsn()").fetchone()[0]
         self.wait_until(
             lambda: (

@@ -1,8 +1,7 @@
 """Share of the machine that other processes used during a measurement.
 
-On a shared machine a slice in which somebody else computed says nothing. What this process, the server
-it started and all other descendants used is taken from what the machine used in total; the rest, and
-what the hypervisor took away, were others.
+On a shared machine a slice in which other processes computed says nothing. Their share is the processor time of
+the machine without that of this process and its descendants, plus the time that the hypervisor took away.
 """
 
 import os

@@ -73,7 +73,7 @@ def beside(bench: Bench, edition: type, database: str) -> Bench:
 
 @dataclass
 class Used:
-    """What one run of the program with --once took, from its start to its end."""
+    """Cost of one run of the program with --once, from its start to its end."""
 
     seconds: float
     relay: float  # seconds of processor time: of the program

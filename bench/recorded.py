@@ -1,6 +1,6 @@
 """A drain to a server that speaks HTTP, against a bare libcurl loop that posts the same requests.
 
-What the relay sends is recorded once, by an nginx between the relay and the server; then drains straight
+An nginx between the relay and the server records the relay's requests once; then drains straight
 to the server and the loop take turns, with as many connections as the relay had.
 """
 

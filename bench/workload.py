@@ -26,7 +26,7 @@ MOST_FOR_OTHERS = 0.03
 QUIET = 1.0  # seconds without others before a slice begins: they come in bursts
 
 # Fills the log; several sessions may call it at the same time. `per` events a transaction. Ordering key:
-# null is the aggregate's id, '' is none.
+# null for the aggregate's id, '' for no order.
 SCHEMA = f"""
 CREATE TABLE account (id integer PRIMARY KEY, version bigint NOT NULL) WITH (fillfactor = 50);
 INSERT INTO account SELECT i, 0 FROM generate_series(1, {ACCOUNTS}) AS i;
@@ -210,7 +210,7 @@ class Bench:
         return row[0] if row else 0
 
     def delivered_bytes(self) -> int:
-        """Of payloads, since the relay started."""
+        """Bytes of payloads delivered since the relay started."""
         return self.sql.execute(
             "SELECT delivered_bytes FROM outbox.workers() WHERE kind = 'relay' AND name = 'sink'"
         ).fetchone()[0]

@@ -22,7 +22,7 @@
 
 namespace outbox {
 
-// Many databases may have nothing of ours. Keepers that only look and leave must not fill the
+// Many databases may not have the extension. Keepers that only look and leave must not fill the
 // server.
 static constexpr int keepers_looking_at_once = 4;
 // A keeper that looks for longer than this waits for something in its database. The other databases

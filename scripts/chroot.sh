@@ -2,7 +2,7 @@
 
 [ "$(id -u)" -eq 0 ] || die "only root can make a chroot"
 
-# What this machine knows of its network holds inside, too.
+# Processes in the chroot use the network settings of this machine.
 copy_network_settings() { # copy_network_settings ROOT
     cp -L /etc/resolv.conf /etc/hosts "$1/etc/"
     grep -ls '^Acquire' /etc/apt/apt.conf.d/* | xargs -r cp -t "$1/etc/apt/apt.conf.d"
@@ -41,7 +41,7 @@ make_root() { # make_root RELEASE ROOT
     if [ "$release" = noble ]; then
         fetch_ubuntu_keys "$root.new"
         keys=(--keyring="$root.new/keys/usr/share/keyrings/ubuntu-archive-keyring.gpg")
-        script=gutsy # what debootstrap calls that of all later releases of Ubuntu
+        script=gutsy # debootstrap uses this script for all later releases of Ubuntu
     fi
     debootstrap --variant=minbase --include=ca-certificates "${keys[@]}" "$release" "$root.new" "${sources%% *}" \
         "/usr/share/debootstrap/scripts/$script" >&2

@@ -40,7 +40,7 @@ build_citus() {
     local compiler=gcc
     ! command -v ccache >/dev/null || compiler='ccache gcc'
     ./configure --without-libcurl PG_CONFIG="$(command -v "$pg_config")" CC="$compiler"
-    make -j"$(nproc)" with_llvm=no COPT='-O1 -g0' # what it does counts here, not how fast
+    make -j"$(nproc)" with_llvm=no COPT='-O1 -g0' # correctness is tested here, not speed
     make install with_llvm=no DESTDIR="$place/stage"
 }
 

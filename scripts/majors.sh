@@ -47,7 +47,7 @@ build_with_asserts() { # build_with_asserts MAJOR; prints the pg_config
             CFLAGS='-O1 -fno-omit-frame-pointer' CPPFLAGS=-DUSE_VALGRIND
         make -s -j "$(nproc)" && make -s -j "$(nproc)" -C contrib
         make -s install && make -s -C contrib install && make -s -C src/test/regress install && make -s -C src/test/isolation install
-        cp src/tools/valgrind.supp "$("$prefix/bin/pg_config" --sharedir)" # what is known of the server
+        cp src/tools/valgrind.supp "$("$prefix/bin/pg_config" --sharedir)" # reports that are not errors
     fi >&2
     echo "$prefix/bin/pg_config"
 }
@@ -55,7 +55,7 @@ build_with_asserts() { # build_with_asserts MAJOR; prints the pg_config
 get_source() { # get_source ROOT: as /src, with the times of the files, so that a build there goes on
     rm -rf "$1/src"
     mkdir "$1/src"
-    { # 1: only caches of Python changed meanwhile, if tests run beside
+    { # status 1 means that a file changed meanwhile, such as a cache of Python
         tar -C "$repository" -c --exclude='./build*' --exclude=./.git --exclude=__pycache__ . || [ $? -eq 1 ]
     } | tar -C "$1/src" --no-same-owner -x
 }

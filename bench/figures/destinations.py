@@ -19,7 +19,7 @@ STREAM = 1000  # transactions a second, one event each
 
 @dataclass
 class Work:
-    """Of all relays."""
+    """Work of all relays together."""
 
     processor: float  # microseconds an event and destination
     rate: float  # events a second and destination

@@ -1,7 +1,7 @@
 """Ten thousand endpoints of one destination, each with a topic of its own, at an nginx: with one in a hundred of them
 dead, half of those because nobody listens, half because nobody answers, and without, in turns.
 
-What counts is the goodput of the others: requests that nginx has taken, over the time from the first to the last of
+The measure is the goodput of the others: requests that nginx has taken, over the time from the first to the last of
 them. The events are in the log when the relay begins, so dead endpoints fall back while the others are served.
 """
 

@@ -1,6 +1,6 @@
 """Cost of the options filter and payload: the same drain to null with and without them.
 
-The filters select all events, so that the relay's counter tells of those that were read. The payload of an
+The filters select all events, so that the relay's counter counts all that were read. The payload of an
 event has 512 bytes of JSON.
 """
 

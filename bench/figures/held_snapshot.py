@@ -1,8 +1,8 @@
 """Cost of a snapshot that is held for ten minutes, at a steady rate of events.
 
-Without for three minutes, with for ten, without for three: slices cannot take turns when it must be held for
-so long. In --quick it is held for ten seconds. The usual outbox table (marked per batch, the kinder of its relays) and PgQ
-go through the same, with one minute without and three with, which is enough to see where they go. Autovacuum is on and does what it can. Dead
+Three minutes without the snapshot, ten with it, three without: slices cannot take turns when it is held for ten
+minutes. In --quick it is held for ten seconds. The usual outbox table (marked per batch, the kinder of its relays) and
+PgQ go through the same, with one minute without and three with, which is enough to see where they go. Autovacuum is on and does what it can. Dead
 tuples are counted row by row while the snapshot is still held.
 """
 

@@ -1,7 +1,7 @@
 """Cost of a receiver that fails in part: the same drain to an impaired and to a clean receiver, in turns.
 
 nginx plays all receivers, each at a path of its own. The relay cannot know which request or key will fail: requests
-are chosen at random, keys by their name. What counts is the goodput of those it would accept.
+are chosen at random, keys by their name. The measure is the goodput of requests that the receiver would accept.
 """
 
 import socket

@@ -1,6 +1,6 @@
 """Time from commit to arrival at an HTTP receiver at higher rates, up to four fifths of what the machine sustains.
 
-What it sustains is measured first: the same producers commit as fast as they can while the relay delivers to the same
+The sustained rate is measured first: the same producers commit as fast as they can while the relay delivers to the same
 receiver, all on this machine, and the rate counts until the last event has arrived. Each rate has a run of its own, in turns.
 """
 

@@ -1,7 +1,7 @@
 """The longest wait of an enqueue that the ring of segments causes.
 
 Events come at a steady rate. Slices in which the log moves on to the next segment, and empties the one
-before, every second take turns with slices in which it stays where it is. What is compared is the longest
+before, every second take turns with slices in which it stays where it is. It compares the longest
 wait close to each of those moments, and at the same moments of the slice without: disk and scheduler
 make enqueues wait in both. Commits do not wait for the disk here, which would hide everything else.
 """

@@ -1,5 +1,5 @@
-// What the latency programs share: events that are committed at a pace, and when each of them arrived,
-// all on one clock.
+// Shared by the latency programs: commits events at a pace and notes when each of them arrives,
+// on one clock.
 #pragma once
 
 #include <algorithm>

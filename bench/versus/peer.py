@@ -1,6 +1,6 @@
 """A system that commits events or jobs with the data and hands them to a consumer.
 
-What is compared with all of them: a statement that puts one event into a transaction, a backlog, and a
+All of them are compared in these figures: a statement that puts one event into a transaction, a backlog, and a
 consumer that says how many events it has had. The consumer of a queue is a process, which prints the
 number of each event as it gets it; ours delivers to `null:`, or to an HTTP receiver for latencies.
 """
@@ -54,7 +54,7 @@ class Peer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What it needs as long as the comparison goes on."""
+        """Runs the processes that the peer needs during the comparison."""
         yield
 
     def change_and_call(self) -> str:

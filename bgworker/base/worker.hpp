@@ -9,7 +9,7 @@ namespace outbox {
 
 // ---- looking after workers --------------------------------------------------------------------
 
-// What the server log says about a worker that does not run.
+// The reason, in the server log, why a worker does not run.
 enum class Complaint { none, no_room, ends_early };
 
 // A worker that its parent wants to live. If it ends, it is started again after a pause, which
@@ -44,7 +44,7 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
 // To be called when the worker is not wanted any more.
 void forget_child(Child* child, const WorkerIdentity& identity);
 
-// Returns the shorter of two timeouts in milliseconds, where -1 is no timeout.
+// Returns the shorter of two timeouts in milliseconds, where -1 means no timeout.
 long shorter_timeout(long a, long b);
 
 // ---- for workers ------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ static bool is_fetched(const char* url) {
     return sink != nullptr && sink->is_fetched();
 }
 
-// Whether its events are delivered from here. outbox-relay serves those with the option
+// True if a worker of this server delivers its events. outbox-relay serves those with the option
 // relay 'external'.
 static bool has_relay(Oid server) {
     const ForeignServer* destination = GetForeignServerExtended(server, FSV_MISSING_OK);

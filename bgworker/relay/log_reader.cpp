@@ -23,14 +23,14 @@ static constexpr int max_entries_passed = 64;
 // Rows read in one transaction, even if no topic matches.
 static constexpr int max_rows_at_once = 10'000;
 
-// What other relays know of the window.
+// State of the window that this relay shares with others.
 struct Sharing {
     SharedWindow window;
     uint64 completed = 0;             // transactions, before the last look
     bool began = false;               // the relay has read a window since it started
     bool gives = false;               // blocks to others
     int64 waited_for = PG_INT64_MIN;  // events after this position, which another relay reads
-    // Of a window that was taken from another relay. `scanned`: this relay has scanned it, too.
+    // The window that was taken from another relay. `scanned`: this relay has scanned it, too.
     Snapshot from, to;
     bool scanned = true;
 };
@@ -163,8 +163,9 @@ static void take_entry(LogReader* reader, const OpenSegment& segment, uint64 xid
 }
 
 // Adds the entries of the window. Its xids lie close together as a rule, so one scan goes over all
-// of them; it starts anew where many entries lie between, as behind a transaction that was open for
-// long. With a scan for each xid, a window of 16 events that had been in progress took 20 µs, not 12.
+// of them; another scan starts where many entries lie between, as behind a transaction that was open
+// for long. With a scan for each xid, a window of 16 events that had been in progress took 20 µs,
+// not 12.
 static void scan_index(LogReader* reader, const OpenSegment& segment, const Snapshot& from,
                        const Settled& settled, const Snapshot& to) {
     uint64 wanted = next_in_window(from.xmin, from, to);

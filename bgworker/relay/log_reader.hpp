@@ -69,7 +69,7 @@ void forget_window();
 
 enum class ReadResult { more, end_of_window, log_is_gone };
 
-// Whether other relays have read the next events. `are_reading`: ask again in a moment.
+// Progress of other relays with the next events. `are_reading`: ask again in a moment.
 enum class Others { have_not_read, are_reading, have_read };
 
 // Copies the next events of the window to the block, as read_events() does, from what other relays

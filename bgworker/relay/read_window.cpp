@@ -14,7 +14,7 @@ struct WindowRequest {
     Snapshot to;
     Settled settled;
     TopicFilter topics;
-    std::vector<std::int64_t> recorded;  // empty: events in trouble belong to the window too
+    std::vector<std::int64_t> recorded;  // if empty, events in trouble belong to the window too
     EventBlock block;
 };
 }  // namespace

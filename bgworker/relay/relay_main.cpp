@@ -99,7 +99,7 @@ static void make_wait_set() {
         AddWaitEventToSet(wait_set, WL_SOCKET_READABLE, descriptor, nullptr, nullptr);
 }
 
-// Starts over from the cursor with a new sink. What is in flight is given up and sent again.
+// Starts over from the cursor with a new sink. Events in flight are given up and sent again.
 static std::optional<Error> restart_relay() {
     home->relay.stop();
     home->config = home->new_config;
@@ -396,7 +396,7 @@ static void warn_of_duplicates(const Recovered& found) {
                  errhint("Synchronous replication prevents this for failovers.")));
 }
 
-// Takes over from an earlier relay: what the destination has of it is not sent again.
+// Takes over from an earlier relay. Events that it has delivered are not sent again.
 static void recover() {
     if (!begin_settling("recovering transactions"))
         return;
@@ -433,7 +433,7 @@ static void note() {
     run_core([] { home->relay.noted(); });
 }
 
-// What the sink asked is answered only by a commit.
+// The question of the sink is answered only by a commit.
 static void consult() {
     if (!begin_settling("looking after endpoints"))
         return;
@@ -563,7 +563,7 @@ static void show_progress() {
 // ---------------------------------------------------------------------------------------------
 
 // SIGTERM cancels the transaction under way, also a wait for a lock. Then there is time to save the
-// cursor, unless an operator has locked it: what was delivered since it was saved is repeated.
+// cursor, unless an operator has locked it. Events delivered since it was saved are then repeated.
 static volatile sig_atomic_t told_to_leave = false;
 
 static void tell_to_leave(SIGNAL_ARGS) {

@@ -27,7 +27,7 @@ const Scripts& embedded_scripts();
 std::optional<std::vector<const UpgradeScript*>> upgrade_path(
     std::span<const UpgradeScript> scripts, std::string_view from, std::string_view to);
 
-// Whether version `a` is newer than `b`. Versions are numbers separated by dots.
+// True if version `a` is newer than `b`. Versions are numbers separated by dots.
 bool is_newer(std::string_view a, std::string_view b);
 
 }  // namespace inbox

@@ -135,7 +135,8 @@ static void read_file() {
 }
 
 // Runs in the postmaster before the shared memory is dropped, because the server starts over or
-// ends. Which of the two happens is not known yet. SIGKILL is only assumed if no slot has a signal.
+// ends. It is not known yet which of the two happens. SIGKILL is only assumed if no slot has
+// a signal.
 static void take_notes(int exit_code, Datum) {
     const bool any = note_crashes(true) || note_crashes(false);
     if (any && exit_code != 0)

@@ -5,7 +5,7 @@ struct Node;
 
 namespace outbox {
 
-// What is lost with the extension. The texts are nullptr if it is nothing.
+// Events that are lost with the extension. The texts are nullptr if there are none.
 struct Undelivered {
     char* events = nullptr;
     char* by_destination = nullptr;

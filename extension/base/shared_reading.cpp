@@ -295,7 +295,7 @@ static bool any_has_next(uint64 window, int64 after) {
     return false;
 }
 
-// Whether other relays have taken any of the blocks of the window that are still there.
+// True if other relays have taken any of the blocks of the window that are still there.
 static bool any_taken(uint64 window) {
     for (uint32 i = 0; i < reading->block_count; i++)
         if (reading->labels[i].window.load(std::memory_order_relaxed) == window &&

@@ -1,4 +1,4 @@
-// What relays of one database read from the log, so that others of them need not read it again.
+// Shares the events that a relay has read from the log with the other relays of its database.
 //
 // Shared memory has windows (log_reader.hpp) and blocks of their events. Both are copies: they hold
 // no lock on the log, and may outlive the rows. Old ones are overwritten in turn, whether somebody

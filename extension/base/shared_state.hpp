@@ -5,7 +5,7 @@
 // worker lives. A parent reserves it under the lock; the worker attaches and frees it under the
 // lock. A parent frees it only if the worker never attached.
 //
-// Who writes what:
+// Rules for writing:
 //
 //   under the lock   identity, ticket, name, pid and error of a slot; holds; absent workers.
 //                    bgworker/keeper/segments.cpp reads the identities of relays without the lock:
@@ -95,7 +95,7 @@ struct WorkerSlot {
     DeliveryStats stats;
 };
 
-// Why a parent gets no slot.
+// The reason why a parent gets no slot.
 enum class Refusal : std::uint32_t {
     none,
     no_slot,     // outbox.max_workers

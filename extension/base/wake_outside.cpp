@@ -9,7 +9,7 @@ static constexpr uint32 class_of_relay_locks = 1869968482;
 static constexpr uint32 wake_lock = 0;
 static constexpr const char* channel = "outbox_wake";
 
-// Whether the database has a destination with the option relay 'external'. Unknown after a foreign
+// Says if the database has a destination with the option relay 'external'. Unknown after a foreign
 // server has changed.
 enum class Known { no, absent, present };
 static Known outside = Known::no;

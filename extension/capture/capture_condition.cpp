@@ -2,9 +2,8 @@
 // columns are renamed.
 //
 // They may call functions of the table's owner. Such a function may change the same table, which
-// evaluates the condition again, or capture the table anew, or raise an error. So each evaluation
+// evaluates the condition again, or capture the table again, or raise an error. So each evaluation
 // owns the state that it works with.
-// otherwise, raise errors. So what an evaluation works with is its own for as long as it takes.
 #include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_event.hpp"
 #include "extension/citus/citus_table.hpp"

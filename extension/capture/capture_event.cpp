@@ -282,7 +282,7 @@ static bool same_place(Datum a, Datum b) {
            memcmp(one, other, VARSIZE_EXTERNAL(one)) == 0;
 }
 
-// The first byte of a short value is its length; that of a value elsewhere is none.
+// The first byte of a short value is its length, unless the value is stored out of line.
 static bool same_short(Datum a, Datum b) {
     const char* one = DatumGetPointer(a);
     const char* other = DatumGetPointer(b);

@@ -1,4 +1,4 @@
-// What captures of tables that Citus manages need: docs/operations/citus.md. Nothing here links to
+// Supports captures of tables that Citus manages: docs/operations/citus.md. Nothing here links to
 // Citus; without it all tables are plain.
 #pragma once
 

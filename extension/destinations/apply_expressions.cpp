@@ -4,7 +4,7 @@
 
 namespace outbox {
 
-// Of a foreign server; outbox.default_destination has no options.
+// Only foreign servers have expressions: outbox.default_destination has no options.
 static Expressions expressions_of(const char* destination) {
     const ForeignServer* server = GetForeignServerByName(destination, true);
     if (server == nullptr)

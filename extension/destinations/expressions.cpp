@@ -207,7 +207,7 @@ static void start_clock() {
                          limit);
 }
 
-// What was done in time is not cancelled any more.
+// An evaluation that ended in time must not be cancelled afterwards.
 static void stop_clock() {
     disable_timeout(time_limit(), false);
     if (timed_out)

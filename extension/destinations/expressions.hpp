@@ -4,7 +4,7 @@
 // An expression is code of the owner of the foreign server. It runs with the rights of that role and
 // no others, in a security-restricted operation, with names looked up in pg_catalog only. It may
 // only read: it runs in parallel mode and read-only, in a subtransaction that is always rolled back.
-// What it calls for one event ends after outbox.expression_timeout.
+// The functions that it calls for one event end after outbox.expression_timeout.
 //
 // An error of an expression is the fault of the event it was evaluated for, and has no effect on
 // others: the subtransaction is rolled back, and the next event gets another. Evaluating events
@@ -26,14 +26,14 @@ struct ExpressionTexts {
     bool any() const { return filter != nullptr || payload != nullptr; }
 };
 
-// Of the options of a foreign server.
+// Returns the expressions among the options of a foreign server.
 ExpressionTexts expression_texts(List* options);
 
 // Raises an error unless both are what they have to be, and the current user may call their
 // functions. Does not call them.
 void check_expressions(const ExpressionTexts& texts);
 
-// What the expressions make of an event.
+// The result of the expressions for one event.
 struct EventChange {
     bool has_new_payload;
     bool new_payload_is_null;
@@ -58,7 +58,7 @@ class Expressions {
     bool evaluate(TupleTableSlot* row, EventChange& change);
     void end();
 
-    // Whether this transaction has been at it for so long that it should end.
+    // True if this transaction has evaluated for so long that it should end.
     bool took_long() const;
 
   private:
@@ -75,7 +75,7 @@ class Expressions {
     bool open_ = false;                      // there is a subtransaction
     ResourceOwner resources_ = nullptr;      // of the caller
     ResourceOwner own_resources_ = nullptr;  // of the subtransaction
-    // What is prepared lives as long as the subtransaction.
+    // These live as long as the subtransaction.
     TupleTableSlot* event_ = nullptr;
     ExprContext* context_ = nullptr;
     ExprState* filter_ = nullptr;

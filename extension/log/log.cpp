@@ -7,7 +7,7 @@ namespace outbox {
 
 static LogRelations relations;
 static bool relations_valid = false;
-static bool checked[segment_count];  // whether the segment has the columns of the log
+static bool checked[segment_count];  // the segment has the columns of the log
 
 static void invalidate(Datum, Oid relation) {
     if (relation == InvalidOid || relation == relations.ring || relation == relations.positions)

@@ -43,7 +43,7 @@ struct LogRelations {
     Oid positions;  // the sequence of positions
 };
 
-// Looked up once per session, and again after the ring turned or the extension was created anew.
+// Looked up once per session, and again after the ring turned or the extension was created again.
 // Raises an error if the extension is missing or of a version that does not fit.
 const LogRelations& log_relations();
 

@@ -42,7 +42,7 @@ LogWriter open_log_for_many(int rows_at_once);
 bool is_current(const LogWriter& writer);
 
 // Returns the slot for the next row: LogColumns values and nulls, of which fill_event() fills all
-// but position and xid. What the values point to has to live until write_row().
+// but position and xid. Memory that the values point to must live until write_row().
 TupleTableSlot* next_row(LogWriter& writer);
 
 // Gives the row its position in the log, and copies it. Returns true if rows were written, so that

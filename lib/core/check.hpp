@@ -13,9 +13,9 @@
 namespace outbox {
 
 struct Finding {
-    std::string subject;  // what was tested: address, connection, tls, ...
+    std::string subject;  // the test: address, connection, tls, ...
     bool ok = false;
-    std::string detail{};  // what was found, or why it failed and what to do; one line, no secrets
+    std::string detail{};  // the result, or why it failed and what to do; one line, no secrets
 };
 
 class Check {

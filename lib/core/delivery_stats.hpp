@@ -70,9 +70,9 @@ struct DeliveryStats {
     std::atomic<std::uint64_t> delivered{0};  // events settled
     std::atomic<std::uint64_t> bytes{0};      // of their payloads
     std::atomic<std::uint64_t> failures{0};   // failed batches or handlers
-    // Of `failures`: the destination asked for less.
+    // Included in `failures`: the destination asked for fewer requests.
     std::atomic<std::uint64_t> throttled_answers{0};
-    // Of earlier relays of the same destination, as the saved cursor has them.
+    // Counters of earlier relays of the same destination, from the saved cursor.
     std::atomic<std::uint64_t> delivered_before{0}, failures_before{0};
     LatencyHistogram latency;  // from occurred_at to settled, of recent events
     LatencyBuckets latencies;  // the same of all events

@@ -134,7 +134,7 @@ inline constexpr std::array common_options{
     retry_base_option, retry_max_option, on_dead_letter_option,
     receipts_option,   relay_option};
 
-// Whether an expression is evaluated for each event.
+// True if an expression is evaluated for each event.
 inline bool has_expressions(const OptionValues& options) noexcept {
     return options.has(filter_option) || options.has(payload_option);
 }

@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// The columns of a row besides those of an event. What is null is empty.
+// The columns of a row besides those of an event. A null is an empty text.
 struct EndpointAnswerRow {
     std::string_view kind;
     std::string_view endpoint;

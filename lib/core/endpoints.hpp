@@ -53,7 +53,7 @@ struct EndpointRow {
     std::optional<Snapshot> since;
 };
 
-// What was fetched for an endpoint that is behind.
+// Events fetched for an endpoint that is behind.
 struct EndpointFetched {
     std::string name;
     std::vector<Event*> events;  // of EndpointAnswer::blocks, in the order in which they are sent

@@ -51,8 +51,8 @@ struct Event {
     std::string_view content_type;
     std::string_view payload;
     std::span<const Header> headers;
-    // Why it cannot be sent: the error of an expression of its destination (options filter and
-    // payload). Usually empty.
+    // The error of an expression of its destination (options filter and payload), because of which
+    // it cannot be sent. Usually empty.
     std::string_view fault;
 
     Tracked* tracked = nullptr;

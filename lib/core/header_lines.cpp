@@ -9,9 +9,9 @@
 
 namespace outbox {
 
-static constexpr std::size_t max_length = 8192;  // what common servers take
+static constexpr std::size_t max_length = 8192;  // common servers accept this
 
-// Of HTTP (RFC 9110, section 7.6.1; RFC 9112), and of CloudEvents.
+// Headers of HTTP (RFC 9110, section 7.6.1; RFC 9112) and of CloudEvents.
 static constexpr std::array<std::string_view, 11> reserved{
     "connection", "content-length",    "content-type",     "expect",
     "host",       "keep-alive",        "proxy-connection", "te",

@@ -39,7 +39,7 @@ class Scanner {
     }
 
     // Reads a value and all brackets that close after it. If more must follow, depth_ is not 0 and
-    // the scanner stands before the next value.
+    // the next value comes next.
     bool value() {
         if (take('{'))
             return open(true);
@@ -171,7 +171,7 @@ class Scanner {
     const char* at_;
     const char* end_;
     std::size_t depth_ = 0;
-    std::bitset<max_depth> objects_;  // whether each open value is an object
+    std::bitset<max_depth> objects_;  // for each open value: true if it is an object
 };
 
 }  // namespace

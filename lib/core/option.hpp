@@ -48,7 +48,7 @@ enum class OptionType {
     url,         // the URL of the destination; its sink checks it
 };
 
-// Whether the value names a file that the server process reads.
+// Says if the value names a file that the server process reads.
 enum class NamesFile { no, yes, unless_system };  // unless_system: not if the value is "system"
 
 struct OptionSpec;

@@ -11,7 +11,7 @@ namespace outbox {
 inline constexpr std::string_view safe_search_path = "SET search_path = pg_catalog, pg_temp";
 
 // Returns a query of one boolean: whether the role of the session is a superuser, or a member of one
-// and so able to become it, and an object of these schemas belongs to a role that is none. `schemas`
+// and so able to become it, and an object of these schemas belongs to a role that is not. `schemas`
 // is a list of literals.
 //
 // The setting is_superuser of the session is not used, because the owner of a database can set the

@@ -28,7 +28,7 @@ struct Batch {
 
 enum class Fate {
     confirmed,
-    throttled,  // the destination asks for fewer requests; it has taken nothing of the batch
+    throttled,  // the destination asks for fewer requests; it has taken no event of the batch
     // It cannot be reached, does not exist or denies access: no event is at fault; see `Scope`.
     unavailable,
     failed,   // unknown: no answer in time, a server error; the batch may have taken effect
@@ -69,7 +69,7 @@ struct Outcome {
     bool gone = false;
 };
 
-// Which events of one ordering key may travel in one batch.
+// Says which events of one ordering key may travel in one batch.
 enum class KeyPolicy {
     mixed,     // consecutive ones, together with events of other keys
     one_each,  // one event per key, because a batch may be taken in part
@@ -92,7 +92,7 @@ struct Capabilities {
 class Endpoints;     // core/endpoints.hpp
 class Transactions;  // core/transactions.hpp
 
-// What the client library of a sink tells of its connections, since the relay started.
+// Figures of a sink's client library about its connections, since the relay started.
 struct SinkReport {
     Micros round_trip_p50 = -1;  // of recent requests with events; -1 if there were none
     Micros round_trip_p99 = -1;

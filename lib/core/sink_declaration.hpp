@@ -29,7 +29,7 @@ struct SinkDeclaration {
     std::span<const OptionSpec> options;
     // Parameters of the URL that are options. Their place is OptionPlace::url.
     std::span<const OptionSpec> parameters{};
-    Url::Hosts hosts = Url::Hosts::one;  // whether its URLs may name several
+    Url::Hosts hosts = Url::Hosts::one;  // a URL may name one or several
     // The option that names the topic or queue of an event, for the check. nullptr if all events go
     // to the same place.
     const OptionSpec* target = nullptr;

@@ -22,7 +22,7 @@ struct Snapshot {
     // prepared is listed twice: once for its session, once on its own.
     void order_xip();
 
-    // Whether this top-level transaction had finished (committed or aborted) in the snapshot.
+    // True if this top-level transaction had finished (committed or aborted) in the snapshot.
     bool finished(std::uint64_t xid) const noexcept;
 
     // The size of the text form with its terminating zero, and the text form itself.

@@ -11,7 +11,7 @@
 namespace outbox {
 
 inline constexpr std::size_t traceparent_length = 55;
-inline constexpr std::size_t max_tracestate_length = 512;  // what each system must pass on
+inline constexpr std::size_t max_tracestate_length = 512;  // each system must pass on this much
 
 // "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01": version, trace, parent, flags. Later
 // versions may be longer; those are refused, because what follows is not known.
@@ -28,8 +28,8 @@ struct TraceContext {
 
 // Reads /*traceparent='00-...',tracestate='a%3D1'*/ at the end of a statement or at its beginning.
 // Other comments are not searched for, so the time does not depend on the length of the statement.
-// A literal that looks like such a comment ends in a quote, and so is none. Returns std::nullopt if
-// there is no valid traceparent.
+// A literal that looks like such a comment ends in a quote, so it is not taken for one. Returns
+// std::nullopt if there is no valid traceparent.
 std::optional<TraceContext> trace_of_comment(std::string_view statement) noexcept;
 
 }  // namespace outbox

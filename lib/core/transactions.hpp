@@ -39,7 +39,7 @@ class Transactions {
 
     // False until the destination has said what it took from earlier relays.
     virtual bool is_known() const noexcept = 0;
-    // Why it is not known yet; empty if there is no trouble.
+    // The reason why it is not known yet; empty if there is no trouble.
     virtual const std::string& trouble() const noexcept = 0;
     // The number of the last transaction of each line that took effect; std::nullopt if the
     // destination knows of none. Once it is known, the number of lines never changes, and a number

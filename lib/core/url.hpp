@@ -14,7 +14,7 @@ namespace outbox {
 struct Url {
     std::string scheme;               // lower case, without the colon
     std::optional<std::string> user;  // percent-decoded
-    bool has_password = false;        // whether it has one; the password itself is never kept
+    bool has_password = false;        // the password itself is never kept
     std::string host;                 // percent-decoded; an IPv6 address without its brackets
     std::string port;                 // digits, or empty
     // Hosts and ports after the first one, if the scheme allows a list.

@@ -1,4 +1,4 @@
-# The demo with the SQL edition: the server loads nothing of ours, both databases belong to plain roles,
+# The demo with the SQL edition: the server loads no library, both databases belong to plain roles,
 # and outbox-relay delivers. Passwords are in a file that only we can read. To be sourced by demo.sh.
 
 relay=

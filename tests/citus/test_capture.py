@@ -1,4 +1,4 @@
-"""Captured tables of Citus: each change is one event, on the node of its shard, and what Citus does with shards is none."""
+"""Captured tables of Citus: each change is one event, on the node of its shard. Moves of shards cause no events."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_table_is_created_and_captured_in_one_transaction(citus: Citus) -> Non
 
 
 # -------------------------------------------------------------------------------------------------
-# What Citus does with shards
+# Operations of Citus on shards
 # -------------------------------------------------------------------------------------------------
 
 

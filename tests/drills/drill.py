@@ -224,7 +224,7 @@ class Drill(Writing):
         return accounts["suffering"]
 
     def print_log(self) -> None:
-        """What a loss must be explained with."""
+        """Prints the state that explains a loss."""
         for what in ("outbox.cursor", "outbox.ring", "outbox.delivery", "outbox.event"):
             print(f"---- {what}")
             for row in self.database.execute(f"SELECT r.tableoid::regclass, r.* FROM {what} AS r"):

@@ -19,7 +19,7 @@ import psycopg
 
 from ledger import Writer
 
-# What code of the SQL edition says that is not there any more when its lock is granted.
+# Errors of functions of the SQL edition that were replaced while a statement waited for a lock.
 REPLACED = ("cache lookup failed for function", "could not open relation with OID")
 
 # So that all writers together leave the receivers, and the tests, some time.
@@ -48,7 +48,7 @@ class NotingWriter(Writer):
             if isinstance(error, psycopg.errors.InternalError_) and not str(error).startswith(REPLACED):
                 raise
             connection.rollback()
-            self.resolve_prepared(connection)  # whose events may be there: it may have failed after PREPARE
+            self.resolve_prepared(connection)  # if it failed after PREPARE, its events exist
             self.note("replaced", ["what failed", *(self.events if self.prepared == prepared else [])])
 
     def change(self, connection: psycopg.Connection, aggregate: int) -> None:

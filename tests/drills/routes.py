@@ -32,8 +32,8 @@ class Route:
     program: str | None = None  # that is built where this source is
     keeps_order = True  # of a key
     sends_again = False  # messages that were not given back
-    repeats = True  # what was applied and not acknowledged
-    has_leases = True  # or the broker knows by the connection who has a message
+    repeats = True  # of messages that were applied and not acknowledged
+    has_leases = True  # otherwise messages belong to a connection
 
     def consumer_options(self) -> dict[str, object]:
         raise NotImplementedError
@@ -177,7 +177,7 @@ class KafkaRoute(Route):
 
     server = "kafka_behind_a_wire"
     program = "kafka_source"
-    sends_again = True  # what is received and not begun when a partition goes to another process
+    sends_again = True  # messages that were received and not begun when their partition goes to another process
     partitions = 6
     numbers = itertools.count(1)
 
@@ -236,7 +236,7 @@ class KafkaRoute(Route):
 
 
 class KafkaDatabaseRoute(KafkaRoute):
-    """The offsets in the database are those that count: what was applied is not read again."""
+    """Reading continues from the offsets in the database, so applied messages are not read again."""
 
     repeats = False
 
@@ -263,7 +263,7 @@ class NatsRoute(CutRoute):
 
     server = "nats_server"
     keeps_order = False
-    sends_again = True  # what was on its way when a connection ended
+    sends_again = True  # messages that were on their way when a connection ended
     numbers = itertools.count(1)
 
     def __init__(self, database: Database, server: NatsServer) -> None:

@@ -8,7 +8,7 @@ from .replica import MakeReplicaDrill, ReplicaDrill
 
 NOBODY = 99
 
-# The database compares versions. What matters of a broker is whether it keeps the order of a key.
+# The database compares versions. Brokers differ here only in whether they keep the order of a key.
 pytestmark = pytest.mark.parametrize("make_replica_drill", ["pull", "nats"], indirect=True)
 
 

@@ -132,7 +132,7 @@ class RelayDrill(Drill):
             wait_until(lambda: self.counts(relay), what="the relay to be back")
 
     def counts(self, relay: OutboxRelay) -> bool:
-        """Whether the database counts on it."""
+        """True if the database has a valid lease of this relay."""
         return self.database.value(
             "SELECT EXISTS (SELECT FROM outbox.relay WHERE name = %s AND leased_until > clock_timestamp())",
             (relay.name,),
@@ -238,8 +238,8 @@ def test_one_accident_after_the_other(drill: RelayDrill) -> None:
 
 
 def test_statements_fail(drill: RelayDrill) -> None:
-    """One in fifty, for a reason that passes. What is refused had no effect and is asked for again; only the end
-    of a session makes a relay start over, and send events again."""
+    """One statement in fifty fails for a transient reason. It had no effect and is repeated. A relay starts over, and
+    sends events again, only after the end of a session."""
     drill.let_statements_fail()
     starts = sum(relay.text().count("serves the destination") for relay in drill.relays.values())
     with drill.load():

@@ -25,7 +25,7 @@ from processes import wait_until_handles
 AGGREGATES = 24
 WRITERS = 3
 
-# What is printed when a drill fails, mostly because it has waited for something that did not happen.
+# Queries whose results are printed when a drill fails, usually after waiting in vain for something.
 STATE = (
     "SELECT * FROM pg_prepared_xacts",
     "SELECT pid, backend_type, application_name, state, wait_event, xact_start, pg_blocking_pids(pid), left(query, 200)"

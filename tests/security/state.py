@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-# Each returns (key, everything about it). %(role)s is the attacker, who may change its own objects.
+# Each returns (key, everything about it). %(role)s is the attacker, which may change its own objects.
 QUERIES = {
     "role": "SELECT rolname, (rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls, rolcanlogin, rolconfig)::text FROM pg_roles",
     "password": "SELECT rolname, coalesce(rolpassword, '') FROM pg_authid",

@@ -1,7 +1,7 @@
 """Functions with more rights than their callers: rules for each of them.
 
 A new granted function that is SECURITY DEFINER, or written in C, takes its caller as a parameter
-of the type `caller`, or is entered below with the reason why its rights do not depend on who calls it. Until then
+of the type `caller`, or is entered below with the reason why its rights do not depend on the caller. Until then
 the test fails.
 """
 

@@ -196,7 +196,7 @@ def test_a_restore_of_a_whole_server_keeps_what_was_confirmed(database: Database
 
 
 def test_subscribing_at_the_same_time(database: Database, new_attacker: NewAttacker) -> None:
-    """S4: what a role has confirmed is one row of the catalog."""
+    """S4: the confirmations of a role are one row of the catalog, which both sessions write."""
     database.execute("CREATE EXTENSION pg_inbox")
     reader = new_attacker("inbox.grant_read")
     reader.execute("CREATE FUNCTION handler(m inbox.message) RETURNS void LANGUAGE sql AS ''")

@@ -190,7 +190,7 @@ def test_a_role_has_at_most_half_of_what_the_server_has(make_cluster: MakeCluste
 
 
 def test_a_database_can_have_a_limit(cluster: Cluster, database: Database) -> None:
-    """S18: for owners of databases who can become many roles."""
+    """S18: the owner of a database may be able to become many roles, each with a limit of its own."""
     cluster.configure({"outbox.max_workers_per_database": "3"})
     for number in range(5):
         database.add_destination(f"d{number}", "null:")

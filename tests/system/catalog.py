@@ -1,4 +1,4 @@
-"""What the catalogs say about the objects of an extension, without OIDs, to be compared."""
+"""Reads the objects of an extension from the catalogs, without OIDs, so that two of them can be compared."""
 
 from __future__ import annotations
 

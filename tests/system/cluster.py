@@ -34,8 +34,8 @@ SUPERUSER = "postgres"
 # destinations then, and tests with the marks `extension` and `worker` are left out.
 SQL_EDITION = os.environ.get("OUTBOX_TEST_EDITION") == "sql"
 
-# What every cluster of the tests runs with. Polls are an hour apart, so that a test passes only if
-# the wake-up reached the relay. Nothing here survives a power failure; a killed process is no such.
+# Settings of every cluster of the tests. Polls are an hour apart, so that a test passes only if
+# the wake-up reached the relay. Data survives a killed process, but not a power failure.
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "fsync": "off",
     "max_connections": "80",
@@ -150,7 +150,7 @@ class Installation:
 
     @property
     def major(self) -> int:
-        """Of the server."""
+        """Major version of the server."""
         version = re.match(r"PostgreSQL (\d+)", self.ask("--version"))
         assert version is not None
         return int(version[1])

@@ -16,7 +16,7 @@ from cluster import SQL_EDITION, Cluster, run
 from outbox_relay import OutboxRelay
 from waiting import wait_until
 
-# Whether destinations are served by outbox-relay instead of workers of the server. Tests with the mark
+# True if outbox-relay serves the destinations, instead of workers of the server. Tests with the mark
 # `worker` are left out then.
 OUTSIDE = SQL_EDITION or os.environ.get("OUTBOX_TEST_RELAY") == "outside"
 
@@ -37,7 +37,7 @@ def end_relay(cluster: Cluster, database: str) -> None:
 
 
 class Finding(NamedTuple):
-    """What outbox.health() has found."""
+    """A row of outbox.health()."""
 
     severity: str
     object: str

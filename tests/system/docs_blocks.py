@@ -153,7 +153,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
 }
 
-# What must be in the database before the blocks of a page can run.
+# Objects that the blocks of a page need in the database.
 VIDEO = """
 CREATE TABLE video (video_id text PRIMARY KEY, id text GENERATED ALWAYS AS (video_id) STORED, title text,
                     version bigint NOT NULL DEFAULT 1);

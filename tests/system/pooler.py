@@ -15,7 +15,7 @@ PROGRAM = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 def keeps_statements() -> bool:
-    """Whether this version can keep prepared statements of its clients."""
+    """True if this version can keep prepared statements of its clients."""
     if PROGRAM is None:
         return False
     version = re.search(
@@ -24,7 +24,7 @@ def keeps_statements() -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= (1, 21)
 
 
-# What to write into its configuration to have them lost, and kept.
+# Lines of its configuration with which prepared statements are lost, and kept.
 STATEMENTS_LOST = "max_prepared_statements = 0" if keeps_statements() else ""
 STATEMENTS_KEPT = "max_prepared_statements = 100"
 

@@ -1,4 +1,4 @@
-"""Which tests run in one process, one after the other, when pytest-xdist runs several processes.
+"""Decides which tests run in one process, one after the other, when pytest-xdist runs several processes.
 
 By default those of a file do, because they share servers. A file that takes very long is divided further: otherwise
 one process is still busy with it when the others have nothing left to do.
@@ -27,5 +27,5 @@ def file_of(nodeid: str) -> str:
 
 
 def parameters_of(nodeid: str) -> list[str]:
-    """Of a test, as its name has them."""
+    """Returns the parameters in the name of a test."""
     return nodeid.partition("[")[2].rstrip("]").split("-")

@@ -365,7 +365,7 @@ def test_rows_that_are_locked_for_long_come_last(source: Database) -> None:
     make_items(source, 300)
     with transaction(source, "UPDATE item SET title = 'new' WHERE id IN (5, 150, 300)") as other:
         id = start(source, batch=50)
-        # That the last batch was the last one it finds out with the next.
+        # Only the next batch shows that this one was the last.
         seen = wait_for(source, id, lambda row: row["waiting_for"] == "locked rows", "all other rows")
         assert (seen["state"], seen["rows_done"], seen["locked_rows"]) == ("running", 297, 3)
         assert snapshots(source) == [key for key in keys(1, 300) if key not in ("5", "150", "300")]
@@ -553,7 +553,7 @@ def test_a_bad_row_stops_it_and_is_named(source: Database) -> None:
     failed = wait_ended(source, id, "failed")
     assert failed["last_error"] == 'row does not fit; It is bad.; row {42} of table "item"'
     assert snapshots(source) == keys(1, 40)
-    source.wait_for_worker("relay")  # else its absence comes first
+    source.wait_for_worker("relay")  # without it, health() would report the relay first
     (finding,) = [f for f in source.health() if f.what == "backfill failed"]
     assert finding.object == "table public.item" and finding.why.startswith(f"backfill {id} has failed: row")
     refuse_row(source, 0)

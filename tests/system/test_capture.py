@@ -171,7 +171,7 @@ def test_no_code_of_an_owner_runs_with_other_rights(people: People) -> None:  # 
             )
         for type in ("regclass", "oid"):
             mine.execute(f"CREATE OPERATOR own.= (LEFTARG = {type}, RIGHTARG = {type}, FUNCTION = own.told)")
-        # What is IMMUTABLE is run when an expression is planned: also by the event trigger of ALTER TABLE.
+        # IMMUTABLE functions run when an expression is planned, also by the event trigger of ALTER TABLE.
         mine.execute("SELECT outbox.capture('own.item', condition => 'own.told(1)')")
         mine.execute("ALTER TABLE own.item ADD title text")
         # The statements that write outbox.captured find no operators of the role.

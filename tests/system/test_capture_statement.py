@@ -210,7 +210,7 @@ def test_copy(items: Database) -> None:
 
 
 def test_copy_in_a_cursor_of_a_trigger(items: Database) -> None:
-    """What the cursor refers to is gone when it is closed, before the statement ends."""
+    """The objects that the cursor refers to are gone when it is closed, before the statement ends."""
     items.execute("""
         CREATE FUNCTION load() RETURNS int LANGUAGE plpgsql AS $$
         BEGIN

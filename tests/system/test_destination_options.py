@@ -1,6 +1,6 @@
 """outbox.destination_options() and the tables of options in the docs, which are made from it.
 
-To write the tables anew: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_destination_options.py
+To write the tables: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_destination_options.py
 """
 
 from __future__ import annotations

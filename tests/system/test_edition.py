@@ -782,7 +782,7 @@ def test_an_outbox_table_is_adopted_by_its_owner(edition: Site) -> None:
 
 
 def test_a_dump_is_restored_into_another_cluster(edition: Site, make_cluster: MakeCluster) -> None:
-    """What was settled stays so, the rest is delivered, in order, with what was enqueued since the restore."""
+    """Settled events stay settled. The others are delivered in order, with those enqueued since the restore."""
     # Events with a number of the other cluster's transactions since the restore are delivered again.
     edition.database.execute("DO $$ BEGIN WHILE pg_current_xact_id() < '20000' LOOP COMMIT; END LOOP; END $$")
     edition.execute(

@@ -48,7 +48,7 @@ def subscribe(db: Database, receiver: Receiver, *names: str, topics: str | None 
 
 
 def events_at(receiver: Receiver, name: str) -> list[Event]:
-    """What the endpoint has accepted, in order."""
+    """Returns the events that the endpoint has accepted, in order."""
     return [event for event in receiver.events() if event.request.target == f"/{name}" and event.request.status == 204]
 
 

@@ -63,7 +63,7 @@ def test_a_filter_selects_by_columns_and_payload(db: Database, receiver: Receive
     wait_for_subjects(receiver, ["high", "last"])
     db.wait_settled()
     assert dead_letters(db) == []
-    # What is left out is not waiting.
+    # Events that a filter excludes do not count as waiting.
     for excluded in (other, nothing, unknown):
         state, why = db.execute("SELECT state, why FROM outbox.event_status(%s)", (excluded,))[0]
         assert (state, why) == ("NOT SELECTED", f"the filter of the destination excludes it: {PAID}")
@@ -293,7 +293,7 @@ def test_a_function_that_is_gone_stops_the_destination_and_its_return_starts_it(
 
 
 # -------------------------------------------------------------------------------------------------
-# What is refused
+# Refused expressions
 # -------------------------------------------------------------------------------------------------
 
 

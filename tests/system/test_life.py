@@ -514,7 +514,7 @@ class History:
         self.unsettled: dict[str, set[int]] = {}
         next_xid = random.choice([750, 10_000, 5_000_000_000])
         in_progress: set[int] = set()
-        seen: list[tuple[int, set[int]]] = []  # snapshots: the next xid, and who was in progress
+        seen: list[tuple[int, set[int]]] = []  # snapshots: the next xid, and the xids in progress
         for _ in range(60):
             if random.random() < 0.5:
                 in_progress.add(next_xid)

@@ -66,7 +66,7 @@ class Prometheus:
         return self.ask("/api/v1/query?" + urllib.parse.urlencode({"query": expression}))["result"]
 
     def scrapes(self) -> float:
-        """How many times it has scraped without an error."""
+        """Number of scrapes without an error."""
         result = self.query("sum_over_time(up[1h])")
         return float(result[0]["value"][1]) if result else 0
 

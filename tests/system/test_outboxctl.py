@@ -434,7 +434,7 @@ def test_several_databases(tool: Tool, new_database: NewDatabase, tmp_path: Path
 
 
 # -------------------------------------------------------------------------------------------------
-# What shells and man know
+# Completions of shells, and the manual page
 # -------------------------------------------------------------------------------------------------
 
 
@@ -467,7 +467,7 @@ def test_the_manual_has_every_command(tool: Tool) -> None:
 
 
 class Screen:
-    """outboxctl top on a terminal of its own. What it draws is read as it comes, without the control sequences."""
+    """outboxctl top on a terminal of its own. Its output is read as it comes, without the control sequences."""
 
     def __init__(self, tool: Tool, *arguments: str) -> None:
         self.drawn = ""

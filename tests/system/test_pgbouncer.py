@@ -1,4 +1,4 @@
-"""What docs/howto/pgbouncer.md says: PgBouncer gives the sessions of the server to transactions."""
+"""The promises of docs/howto/pgbouncer.md, with PgBouncer in transaction mode."""
 
 from __future__ import annotations
 

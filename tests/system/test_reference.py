@@ -1,6 +1,6 @@
 """docs/reference/: functions from the catalog, metrics and SQLSTATEs from the sources.
 
-To write the pages anew: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_reference.py
+To write the pages: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_reference.py
 """
 
 from __future__ import annotations

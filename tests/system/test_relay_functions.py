@@ -254,7 +254,7 @@ def test_an_operator_who_holds_the_cursor(db: Database) -> None:
 
 
 def test_after_a_crash(db: Database) -> None:
-    """Which empties the unlogged table: test_outbox_relay.py has a real one."""
+    """A crash empties the unlogged table. test_outbox_relay.py has a real crash."""
     caller, number = serving(db)
     lease = db.value("SELECT lease FROM outbox.cursor")
     db.execute("TRUNCATE outbox.relay_lease")

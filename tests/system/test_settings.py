@@ -1,6 +1,6 @@
 """The settings: docs/settings.md matches the code, and mistakes in postgresql.conf are reported.
 
-To write the table anew: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_settings.py
+To write the table: OUTBOX_WRITE_DOCS=1 pytest tests/system/test_settings.py
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def test_a_relay_that_starts_later_or_is_paused_misses_nothing(database: Databas
         database.execute("SELECT outbox.resume(%s)", (name,))
     write(database)
     wait_for(database, expected(database))
-    # From the beginning of the log: it repeats what is there, and nothing of the last windows is left out.
+    # It repeats the log from the beginning, with all events of the last windows.
     database.execute("SELECT outbox.seek('all2', 'beginning')")
     wanted = expected(database)
     wait_for(database, wanted | {"all2": 2 * wanted["all2"]})

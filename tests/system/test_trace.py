@@ -36,7 +36,7 @@ def session(database: Database) -> psycopg.Connection:
 
 
 def headers(database: Database) -> list[dict[str, Any] | None]:
-    """Of all events, in order."""
+    """Returns the headers of all events, in order."""
     return [row[0] for row in database.execute("SELECT headers FROM outbox.event ORDER BY position")]
 
 

@@ -103,7 +103,7 @@ def test_destinations_of_other_topics_are_searched_together(log: Database) -> No
     ],
 )
 def test_a_report_searches_the_log_at_most_once(log: Database, report: str, searches: int) -> None:
-    # In one transaction: counts are reported, and begin anew, after one that ends a second after the last report.
+    # One transaction: PostgreSQL reports its counts, and starts at 0 again, only at the end of a transaction.
     with log.connect() as connection, connection.transaction():
         connection.execute("SET track_functions = 'all'")
         connection.execute(report)

@@ -423,7 +423,7 @@ def test_a_lack_of_worker_slots_is_said_once_and_waited_for(
 
 
 # -------------------------------------------------------------------------------------------------
-# Servers that are no ordinary primary
+# Standbys and copies of a server
 # -------------------------------------------------------------------------------------------------
 
 
@@ -454,7 +454,7 @@ def test_a_standby_runs_nothing_until_it_is_promoted(make_cluster: MakeCluster) 
         copy.enqueue(count=5)
         copy.wait_settled()
         assert copy.value("SELECT count(*) FROM outbox.event") == 25
-        # Which of the first twenty are sent again, and count again, depends on when the cursor was saved.
+        # Some of the first twenty are sent and counted again, depending on when the cursor was saved.
         assert 25 <= copy.published() <= 45
     finally:
         standby.destroy()

@@ -31,7 +31,7 @@ def wait_until(
 ) -> T:
     """Calls `fetch` until `predicate` likes the value, and returns that value.
 
-    The last call begins after the time is up: whoever was kept from looking looks once more.
+    The last call begins after the time is up, so a process that got no processor time still checks once.
     Exceptions of the kinds in `ignoring` count as "not yet": a server that restarts refuses
     connections for a moment.
     """

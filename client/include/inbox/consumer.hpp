@@ -48,11 +48,11 @@ struct Attempt {
     const Event& event;
     std::chrono::system_clock::time_point began{};  // its transaction
     std::chrono::system_clock::time_point ended{};
-    std::string_view error{};  // empty: it is applied, and committed
+    std::string_view error{};  // empty if the event is applied and committed
 };
 
 // Called once for each attempt, after the commit or the failure, from the threads that apply events.
-// They wait for it, so it should only take a note. What it throws is logged.
+// They wait for it, so it should only take a note. Its exceptions are logged.
 using Observer = std::function<void(const Attempt&)>;
 
 // Consumer's constructor throws std::invalid_argument for a value out of range.
@@ -86,12 +86,12 @@ struct ConsumerOptions {
     // Time that batches which have begun get after stop(). Then their statements are cancelled. A
     // handler that waits for something other than the database is still waited for. 0 or more.
     std::chrono::milliseconds drain_limit{30'000};
-    // Whether statements are prepared. Turn it off behind a pooler in transaction mode that does
+    // True if statements are prepared. Turn it off behind a pooler in transaction mode that does
     // not support prepared statements.
     bool prepare_statements = true;
     // Receives every failure with its error text. If it is empty, nothing is logged.
     Log log = log_to_stderr;
-    // Sees every attempt, for example to send spans (<inbox/otlp.hpp>). Empty: nobody does.
+    // Sees every attempt, for example to send spans (<inbox/otlp.hpp>). May be empty.
     Observer observer{};
 };
 

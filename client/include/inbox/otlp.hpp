@@ -26,12 +26,12 @@ struct OtlpOptions {
     std::chrono::milliseconds timeout{5000};
 };
 
-// A thread sends what there is once a second. The consumer never waits for it: at most 512 kB of
-// spans are kept, and what has no room, or is in a request that fails, is lost and counted.
+// A thread sends the collected spans once a second. The consumer never waits for it: at most 512 kB
+// of spans are kept. Spans without room, and those of a request that fails, are lost and counted.
 class OtlpExporter {
   public:
-    // Throws std::invalid_argument for an option out of range, and std::system_error if there is no
-    // thread to be had.
+    // Throws std::invalid_argument for an option out of range, and std::system_error if no
+    // thread can be started.
     explicit OtlpExporter(OtlpOptions options);
     // Sends what is left.
     ~OtlpExporter();

@@ -73,7 +73,7 @@ class FlowLimit {
     Micros lowered_at_ = 0;
     unsigned calm_ = 0;  // samples
     bool starts_ = false;
-    // Of this sample.
+    // The current sample.
     Micros began_at_ = 0;
     unsigned answers_ = 0;
     unsigned throttled_ = 0;

@@ -39,7 +39,7 @@ class MemoryBudget {
     std::size_t taken_ = 0;
 };
 
-// What one owner has taken.
+// The part that one owner has taken.
 class MemoryCharge {
   public:
     explicit MemoryCharge(MemoryBudget* budget = nullptr) noexcept : budget_(budget) {}

@@ -111,8 +111,8 @@ void Pipeline::release_lane(Lane& lane) {
         release(**lane.suspects.begin(), steps);
 }
 
-// One event must not keep the log back: a crash would repeat all events that overtook it. Of requests
-// that hang for long, one after the other would come to the front, so all of them leave.
+// One event must not keep the log back: a crash would repeat all events that overtook it. Requests
+// that hang for long would come to the front one after the other, so all of them leave.
 void Pipeline::release_front(Micros now) {
     Tracked* first = ledger_.first_unsettled();
     if (first == nullptr)

@@ -11,7 +11,7 @@ namespace outbox {
 
 struct Cursor {
     std::int32_t number = 0;  // of the destination
-    // Settled are the events of all transactions that had finished in `done`. If there is an
+    // The events of all transactions that had finished in `done` are settled. If there is an
     // `upto`, so are the events of the window from `done` to `upto` up to `position`. A default
     // Snapshot means that nothing is settled.
     Snapshot done;

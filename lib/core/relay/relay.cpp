@@ -364,8 +364,8 @@ bool Relay::must_save_to_leave() const noexcept {
     return has_something_to_save() || has_counters_to_save();
 }
 
-// While nothing is settled, no cursor is saved. So the begin of an outage that lasts is saved by
-// itself, and a crash does not make it begin anew. So is its end, if no later event does it.
+// While nothing is settled, no cursor is saved. So the start of an outage that lasts is saved by
+// itself, and a crash does not reset it. So is its end, if no later event saves the cursor.
 Micros Relay::outage_due() const noexcept {
     if (outage_to_save() == outage_at_save_ || !may_save_cursor())
         return never;

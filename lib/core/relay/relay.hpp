@@ -163,15 +163,15 @@ class Relay {
     Cursor& cursor() noexcept { return cursor_; }
     const Cursor& cursor() const noexcept { return cursor_; }
     bool has_something_to_save() const noexcept;
-    // Whether a relay that leaves must save. Counters that are behind alone make no save due before:
-    // they are saved with the cursor.
+    // True if a relay that leaves must save. Counters that are behind make no save due before: they
+    // are saved with the cursor.
     bool must_save_to_leave() const noexcept;
     // Counters to save with cursor(), which has those that were read.
     const DeliveryStats& stats() const noexcept { return stats_; }
-    // What to save as Cursor::failing_since.
+    // The value to save as Cursor::failing_since.
     Micros outage_to_save() const noexcept;
     bool may_save_cursor() const noexcept { return !cursor_.foreign; }
-    // Whether the saved cursor must be on disk before saved().
+    // True if the saved cursor must be on disk before saved().
     bool flush_is_due() const noexcept;
     // Returns whether the home must now wait until the saved cursor is on disk.
     [[nodiscard]] bool saved() noexcept;

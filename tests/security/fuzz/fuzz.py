@@ -40,7 +40,7 @@ STATEMENT_TIMEOUT = 1.0
 HANGS = 30.0 * SLOWNESS  # a statement that runs for this long after its timeout cannot be cancelled
 STATEMENTS_SHOWN = 40
 
-# Errors are many and belong to the client; LOG, which tells of crashes, is above ERROR in the server's log.
+# For log_min_messages LOG is above ERROR: lines about crashes are logged, the many errors of clients are not.
 SETTINGS = {
     "log_min_messages": "log",
     "log_min_error_statement": "panic",

@@ -30,7 +30,7 @@ def array(*elements: bytes) -> bytes:
 
 
 def usual(command: Command) -> bytes:
-    """What Redis answers when there is no stream yet."""
+    """Returns the answer of a Redis without the stream."""
     answers = {b"XINFO": b"-ERR no such key\r\n", b"XADD": b"+QUEUED\r\n", b"EXEC": array(text(b"1-1"))}
     return answers.get(command[0], b"+OK\r\n")
 

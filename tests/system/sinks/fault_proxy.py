@@ -220,7 +220,7 @@ class TcpProxy:
         self._start(self._pass, server, client, self._loses_answer)
 
     def _read(self, source: socket.socket) -> bytes:
-        """What is passed on at once; empty: that was all."""
+        """Returns the next part to be passed on, or an empty one at the end."""
         return source.recv(65536)
 
     def _pass(self, source: socket.socket, target: socket.socket, loses: Callable[[bytes], bool]) -> None:
@@ -360,7 +360,7 @@ class NatsProxy(TcpProxy):
 
 
 def size_of_nats_command(data: bytes | bytearray) -> int:
-    """Returns the size of the first command, with what it carries; 0: its line is not complete."""
+    """Returns the size of the first command, with its payload, or 0 if its line is not complete."""
     end = data.find(b"\r\n") + 2
     if end < 2 or not data.startswith((b"PUB ", b"HPUB ", b"MSG ", b"HMSG ")):
         return end if end >= 2 else 0
@@ -434,7 +434,7 @@ class RespReader:
         self._data = b""  # received and not returned
 
     def read(self) -> bytes:
-        """Returns the next one as it is; empty: the connection ended before."""
+        """Returns the bytes of the next one, or none if the connection ended before."""
         while (end := self._end_of(0)) < 0:
             more = self._source.recv(1 << 20)
             if not more:
@@ -463,7 +463,7 @@ class RespReader:
 
 
 def read_exactly(source: socket.socket, count: int) -> bytes:
-    """Empty: the connection ended before."""
+    """Returns no bytes if the connection ended before."""
     data = b""
     while len(data) < count:
         more = source.recv(count - len(data))

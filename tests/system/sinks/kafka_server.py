@@ -9,7 +9,7 @@
     sessions   the same, and the broker ends each connection after a while
     msk        plain text with a token that AWS keys have signed
 
-What is anonymous may do anything; a user that logs in is bound by access lists.
+Anonymous clients may do anything; access lists bind users that log in.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class KafkaSink(Sink):
         self.partitions = count
 
     def records(self) -> list[Any]:
-        """What has arrived, and been committed, since the last call."""
+        """Returns the records that have arrived, and been committed, since the last call."""
         from confluent_kafka import KafkaError, TopicPartition
 
         ends = {place: self.end_of(*place) for place in self._next}

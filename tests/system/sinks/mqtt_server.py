@@ -143,7 +143,7 @@ class Mochi(MqttServer):
 
 
 def program(name: str) -> str:
-    """Debian has it in a directory that is not in everybody's path."""
+    """Debian installs it in a directory that is not in the path of all users."""
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
         raise NotInstalled(f"{name} is not installed")

@@ -15,7 +15,7 @@ from .sink import STRUCTURED, Message, Sink, message_of, message_of_cloud_event,
 
 OF_THE_EVENT = {"event_id", "event_type", "aggregate_type", "aggregate_id", "version",
                 "schema_version", "occurred_at", "ordering_key"}  # fmt: skip
-# What MQTT does not let a text have.
+# Characters that MQTT does not allow in a text.
 FORBIDDEN = {n: "\ufffd" for n in (*range(0x20), *range(0x7F, 0xA0))}
 
 

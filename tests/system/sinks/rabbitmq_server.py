@@ -157,7 +157,7 @@ class RabbitmqServer:
         end(self.process)
 
     def sync(self) -> None:
-        """What was declared outlives kill(). RabbitMQ writes it to the disk a little later."""
+        """Makes declarations outlive kill(). RabbitMQ writes them to the disk a little later."""
         self.control("eval", "ok = mnesia:sync_log().")
 
     def control(self, *arguments: str) -> str:

@@ -18,7 +18,7 @@ from waiting import wait_until
 
 from .servers import Ended, NotInstalled, end
 
-# Of an argument, and so of a payload; the default is 512 MiB.
+# Limit of an argument, and so of a payload; the default is 512 MiB.
 LONGEST_ARGUMENT = 1 << 20
 
 

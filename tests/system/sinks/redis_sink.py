@@ -49,7 +49,7 @@ class RedisSink(Sink):
         return f"{self.place}-{topic}"
 
     def entries(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """What has arrived since the last call."""
+        """Returns the entries that have arrived since the last call."""
         received = []
         for stream in sorted(self.client.scan_iter(match=f"{self.place}-*", count=10_000)):
             for id, fields in self.client.xrange(stream, min=self._next.get(stream, b"-")):

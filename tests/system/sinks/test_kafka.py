@@ -1,4 +1,4 @@
-"""What only the kafka sink has: records, partitions, logins, certificates, a broker that is killed."""
+"""Features of the kafka sink alone: records, partitions, logins, certificates, a broker that is killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_destination(sink: KafkaSink, listener: str, mapping: dict[str, str], **o
 
 
 def wait_for_failure(db: Database, *words: str) -> None:
-    """In the words of whoever refused: librdkafka's differ from version to version."""
+    """Takes any of these words, because the messages of librdkafka differ from version to version."""
     wait_until(
         lambda: db.status()["last_error"] or "",
         lambda error: any(word in error for word in words), what=f"an error with one of {words}",
@@ -189,7 +189,7 @@ def test_a_broker_that_is_killed_in_the_middle(kafka: KafkaSink, db: Database) -
 
 
 def test_a_topic_that_gets_more_partitions(kafka: KafkaSink, db: Database) -> None:
-    """Keys move, and nothing of a key arrives at its new partition before all of the old one has arrived."""
+    """Keys move. Records of a key arrive at the new partition after all those at the old one."""
     kafka.partitions = 2
     kafka.add_topic(**{"message.timestamp.type": "LogAppendTime"})
     kafka.create(batch_size="50")
@@ -301,7 +301,7 @@ def test_a_quota_shows_as_throttling(kafka: KafkaSink, db: Database) -> None:
 
 
 # -------------------------------------------------------------------------------------------------
-# Who we are, and who they are
+# Logins and certificates
 # -------------------------------------------------------------------------------------------------
 
 
@@ -332,7 +332,7 @@ def test_logins_with_a_current_library(with_current_library: KafkaSink) -> None:
 
 
 def maps_of(db: Database) -> list[str]:
-    """What a new relay has mapped."""
+    """Returns the libraries that a new relay has mapped."""
     db.add_destination("m", "kafka://127.0.0.1:1")
     maps = Path(f"/proc/{db.wait_for_worker('relay', 'm')}/maps")
     return wait_until(

@@ -61,7 +61,7 @@ def encoded(item: dict[str, Any]) -> bytes:
 
 
 def decoded(registry: SchemaRegistry, value: bytes) -> Any:
-    """What a consumer reads: the frame says which schema."""
+    """Decodes a value as a consumer does: with the schema that the frame names."""
     import fastavro
 
     assert value[0] == 0

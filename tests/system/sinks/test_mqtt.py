@@ -1,4 +1,4 @@
-"""What only the mqtt sink has: QoS 2, subscribers, retained messages, logins, certificates, client ids, a
+"""Features of the mqtt sink alone: QoS 2, subscribers, retained messages, logins, certificates, client ids, a
 broker that is killed."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def next_message(reader: Reader) -> Any:
 
 
 class Rival:
-    """Somebody else with the client id, who takes it back whenever it is lost."""
+    """Another client with the same client id, which connects again whenever it is disconnected."""
 
     def __init__(self, port: int, client_id: str) -> None:
         self.times = 0  # it has had it
@@ -361,7 +361,7 @@ def test_a_broker_that_is_killed(own_broker: Mosquitto, db: Database, qos: str) 
         wait_until(lambda: gate.holding, what="messages in flight")
         sink.reader.again()
         own_broker.kill()
-        sink.proxy.refuse_connections()  # what it has answered is lost as well
+        sink.proxy.refuse_connections()  # its answers are lost as well
         sink.proxy.forget_rules()
         gate.open()
         own_broker.start()

@@ -1,4 +1,4 @@
-"""What only the nats sink has: subjects, limits of streams, logins, certificates, a server that is killed."""
+"""Features of the nats sink alone: subjects, limits of streams, logins, certificates, a server that is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the rabbitmq sink has: exchanges, returns, queues that are full, blocked connections, logins."""
+"""Features of the rabbitmq sink alone: exchanges, returns, queues that are full, blocked connections, logins."""
 
 from __future__ import annotations
 

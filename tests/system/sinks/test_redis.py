@@ -1,4 +1,4 @@
-"""What only the redis sink has: ids, several producers, limits, logins, certificates, replicas, clusters, Sentinel."""
+"""Features of the redis sink alone: ids, several producers, limits, logins, TLS, replicas, clusters, Sentinel."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_redis_makes_the_ids_if_asked_to(redis: RedisSink, db: Database) -> None
 
 
 def test_two_databases_with_one_stream(redis: RedisSink, db: Database, start: Start) -> None:
-    """Positions of both are the same numbers; entries of another event are no repetitions."""
+    """Both have the same positions. Entries with the same position and another event are not duplicates."""
     server = start()
     sinks = [own_sink(db, server) for _ in range(2)]
     for number, sink in enumerate(sinks):

@@ -36,7 +36,7 @@ struct NatsOptions {
 
     // Messages that are fetched ahead of those handed out, 1 to 10,000.
     int prefetch = 256;
-    // Whether the server has to confirm an acknowledgement. One without an answer is sent again.
+    // True if the server has to confirm each acknowledgement. One without an answer is sent again.
     bool double_ack = false;
 
     std::chrono::milliseconds connect_timeout{10'000};

@@ -23,7 +23,8 @@ struct RabbitmqOptions {
     std::string virtual_host = "/";  // its name
     std::string queue{};             // which must exist
 
-    // Whether it is a stream. Its offset is saved in the consumer's database, and reading begins there.
+    // True if the queue is a stream. Its offset is saved in the consumer's database, and
+    // reading begins there.
     bool is_stream = false;
     // Where the reading of a stream begins if there is no offset: at its first message, or behind its
     // last one.
@@ -36,7 +37,7 @@ struct RabbitmqOptions {
     std::string ca_file{};      // certificates to trust, in PEM; empty for those of the system
     std::string certificate{};  // of the client, as PEM
     std::string private_key{};
-    std::string connection_name = "pg_inbox";  // for those who look at the server
+    std::string connection_name = "pg_inbox";  // shown in the server's list of connections
 
     // Messages that are held and not acknowledged, those handed out included, 1 to 10,000.
     int prefetch = 256;

@@ -29,7 +29,7 @@ struct RedisOptions {
     std::string group{};
     std::string consumer{};  // a name that no other process uses in this group
     // Id of the entry behind which a group begins that the source creates: "0" for all entries, "$" for
-    // those to come. Empty: the group must exist.
+    // those to come. If empty, the group must exist.
     std::string create_group_from{};
 
     std::string user{}, password{};  // a password without user is possible

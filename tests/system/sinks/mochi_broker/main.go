@@ -1,4 +1,4 @@
-// A broker of MQTT other than mosquitto: mochi-mqtt, on a port of 127.0.0.1, for whoever comes.
+// A broker of MQTT other than mosquitto: mochi-mqtt, on a port of 127.0.0.1, without a login.
 //
 //	mochi_broker 1883
 //

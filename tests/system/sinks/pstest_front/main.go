@@ -2,7 +2,7 @@
 //
 //	pstest_front 8085      REST on 127.0.0.1:8085, gRPC on the port it prints
 //
-// What the service checks and pstest does not, as far as publishers can get it wrong, is checked here.
+// Checks requests of publishers where the service does and pstest does not.
 package main
 
 import (
@@ -30,7 +30,7 @@ type call struct {
 	context context.Context
 	method  string
 	name    string // projects/p/topics/t
-	verb    string // publish, pull, ...; empty: the method says what to do
+	verb    string // publish, pull, ...; empty if the method says what to do
 	body    []byte
 }
 
