@@ -7,7 +7,7 @@ from .routes import with_deaths
 
 
 @with_deaths
-def test_acks_lost(make_replica_drill: MakeReplicaDrill) -> None:
+def test_lost_acknowledgements_change_nothing_twice(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     consumer = drill.consume()
     wire = drill.route.wire

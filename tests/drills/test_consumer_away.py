@@ -8,7 +8,7 @@ from .routes import with_deaths
 TIMES = 2
 
 
-def test_database_away(make_replica_drill: MakeReplicaDrill) -> None:
+def test_an_absent_database_loses_nothing(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     drill.consume()
     with drill.load():
@@ -23,7 +23,7 @@ def test_database_away(make_replica_drill: MakeReplicaDrill) -> None:
 
 
 @with_deaths  # of streams
-def test_broker_away(make_replica_drill: MakeReplicaDrill) -> None:
+def test_an_absent_broker_loses_nothing(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     for _ in range(2):
         drill.consume()

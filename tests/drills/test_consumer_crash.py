@@ -18,7 +18,7 @@ def die(drill: ReplicaDrill, point: str) -> None:
 
 @with_deaths
 @pytest.mark.parametrize("point", ["received", "committed", "acked"])
-def test_killed(make_replica_drill: MakeReplicaDrill, point: str) -> None:
+def test_a_crash_anywhere_applies_each_event_once(make_replica_drill: MakeReplicaDrill, point: str) -> None:
     drill = make_replica_drill()
     die(drill, point)
     if point == "committed" and drill.route.repeats:
@@ -27,5 +27,5 @@ def test_killed(make_replica_drill: MakeReplicaDrill, point: str) -> None:
 
 # A broker cannot tell this from a death before the handler, unless offsets are saved in that transaction.
 @pytest.mark.parametrize("make_replica_drill", ["pull", "kafka_database", "rabbitmq_stream"], indirect=True)
-def test_killed_before_the_commit(make_replica_drill: MakeReplicaDrill) -> None:
+def test_a_crash_before_the_commit_applies_each_event_once(make_replica_drill: MakeReplicaDrill) -> None:
     die(make_replica_drill(), "handled")

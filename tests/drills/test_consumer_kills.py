@@ -54,7 +54,7 @@ EVENTS = {kill_consumer: 6, kill_both_consumers: 2, kill_backend: 2, take_broker
 
 
 @with_deaths
-def test_random_kills(make_replica_drill: MakeReplicaDrill) -> None:
+def test_random_kills_apply_each_event_once(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     for _ in range(2):
         drill.consume()

@@ -12,7 +12,7 @@ def alerts(drill: ReplicaDrill) -> list[str]:
     return [what for (what,) in drill.target.execute("SELECT what FROM inbox.health()")]
 
 
-def test_poison(make_replica_drill: MakeReplicaDrill) -> None:
+def test_poison_becomes_dead_letters_and_other_keys_go_on(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     for key, version in POISON:
         drill.poison(key, version)

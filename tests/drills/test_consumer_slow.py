@@ -7,7 +7,7 @@ from .replica import MakeReplicaDrill
 LEASE_SECONDS = 6  # it is extended when a third to two thirds are over
 
 
-def test_handler_longer_than_its_lease(make_replica_drill: MakeReplicaDrill) -> None:
+def test_a_handler_longer_than_its_lease_applies_once(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     drill.route.lease_seconds = LEASE_SECONDS
     drill.slow_down(2.5 * LEASE_SECONDS, "7", 3)

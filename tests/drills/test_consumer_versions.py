@@ -31,7 +31,7 @@ def keys_there(drill: ReplicaDrill) -> list[str]:
     return [key for (key,) in rows]
 
 
-def test_lower_versions_come_late(make_replica_drill: MakeReplicaDrill) -> None:
+def test_late_lower_versions_are_not_applied(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     drill.consume()
     late = []
@@ -43,7 +43,7 @@ def test_lower_versions_come_late(make_replica_drill: MakeReplicaDrill) -> None:
     drill.conclude(others=late)
 
 
-def test_lower_versions_come_after_a_removal(make_replica_drill: MakeReplicaDrill) -> None:
+def test_lower_versions_do_not_restore_a_removed_row(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     drill.consume()
     with drill.load():

@@ -63,7 +63,7 @@ def is_full(database: Database) -> bool:
 
 # "No space left on device", or "wrote only 4096 of 8192 bytes" when two processes share the last pages.
 @pytest.mark.worker_errors(r"could not extend file .*: (No space left on device|wrote only \d+ of \d+ bytes)")
-def test_the_disk_of_the_log_is_full(make_drill: MakeDrill, small_disk: Path) -> None:
+def test_a_full_disk_of_the_log_loses_no_committed_event(make_drill: MakeDrill, small_disk: Path) -> None:
     """Meanwhile transactions of producers fail, and committed events are delivered. A little
     room is enough to go on: TRUNCATE needs some before it frees any."""
     drill = make_drill()

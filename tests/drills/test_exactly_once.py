@@ -183,7 +183,7 @@ def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
     conclude(drill, f"{KILLS} kills")
 
 
-def test_the_edition_is_replaced(
+def test_a_migration_of_the_edition_repeats_nothing(
     make_cluster: MakeCluster, kafka_server: KafkaServer, installation: Installation
 ) -> None:
     drill = MigratingDrill(make_cluster, kafka_server)

@@ -25,7 +25,7 @@ def crash_relay(drill: Drill) -> None:
     drill.kill("relay", drill.relay())
 
 
-def test_fails_in_part_while_relays_end(make_drill: MakeDrill) -> None:
+def test_partial_failures_and_kills_lose_nothing(make_drill: MakeDrill) -> None:
     drill = make_drill(max_attempts="2")
     drill.mood.refuses = False
     drill.mood.refused_keys = REFUSED_KEYS

@@ -63,7 +63,7 @@ def drill(make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest)
     drill.close()
 
 
-def test_there_and_back_under_load(drill: MigrationDrill, installation: Installation) -> None:
+def test_migrations_under_load_lose_nothing(drill: MigrationDrill, installation: Installation) -> None:
     with drill.load():
         for _ in range(2):
             drill.wait_for_arrivals(100)

@@ -12,7 +12,7 @@ from waiting import wait_until
 from .drill import SETTINGS, MakeDrill
 
 
-def test_promotion(make_drill: MakeDrill) -> None:
+def test_a_promotion_loses_no_replicated_event(make_drill: MakeDrill) -> None:
     """Relays are killed before and after. Events that the standby had not received are lost with the primary."""
     drill = make_drill(settings={"wal_retrieve_retry_interval": "100ms"})
     primary = drill.cluster
@@ -44,7 +44,7 @@ def test_promotion(make_drill: MakeDrill) -> None:
         standby.destroy()
 
 
-def test_restore(make_drill: MakeDrill, make_cluster: MakeCluster) -> None:
+def test_a_restored_dump_loses_no_dumped_event(make_drill: MakeDrill, make_cluster: MakeCluster) -> None:
     """A dump is taken while writers write; later the server is lost, and the dump goes on elsewhere."""
     drill = make_drill()
     with drill.load():

@@ -220,7 +220,7 @@ ACCIDENTS: dict[str, Callable[[RelayDrill], None]] = {
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
-def test_accident(drill: RelayDrill, accident: str) -> None:
+def test_an_accident_loses_nothing(drill: RelayDrill, accident: str) -> None:
     with drill.load(), never_idle_in_transaction(drill):
         drill.wait_for_arrivals(100)
         ACCIDENTS[accident](drill)
@@ -228,7 +228,7 @@ def test_accident(drill: RelayDrill, accident: str) -> None:
     drill.conclude()
 
 
-def test_one_accident_after_the_other(drill: RelayDrill) -> None:
+def test_several_accidents_lose_nothing(drill: RelayDrill) -> None:
     with drill.load():
         for _ in range(8):
             drill.wait_for_arrivals(drill.random.choice([1, 20, 100]))
@@ -237,7 +237,7 @@ def test_one_accident_after_the_other(drill: RelayDrill) -> None:
     drill.conclude()
 
 
-def test_statements_fail(drill: RelayDrill) -> None:
+def test_failed_statements_are_repeated_without_a_new_start(drill: RelayDrill) -> None:
     """One statement in fifty fails for a transient reason. It had no effect and is repeated. A relay starts over, and
     sends events again, only after the end of a session."""
     drill.let_statements_fail()
@@ -263,7 +263,7 @@ def test_statements_fail(drill: RelayDrill) -> None:
 
 
 @pytest.mark.parametrize("accident", ["kill_relay", "end_relay", "freeze_relay", "cut_wire"])
-def test_accident_behind_a_pooler(make_cluster: MakeCluster, http: None, accident: str) -> None:
+def test_an_accident_behind_a_pooler_loses_nothing(make_cluster: MakeCluster, http: None, accident: str) -> None:
     if PGBOUNCER is None:
         pytest.skip("NOT TESTED: pgbouncer is not installed")
     drill = PooledDrill(make_cluster(SETTINGS), f"pooled {accident}")

@@ -9,7 +9,7 @@ from .points import POINTS
 
 
 @pytest.mark.parametrize("name", list(POINTS))
-def test_killed(make_drill: MakeDrill, name: str) -> None:
+def test_a_kill_at_any_point_loses_nothing(make_drill: MakeDrill, name: str) -> None:
     point = POINTS[name]
     drill = make_drill()
     with drill.load():

@@ -111,7 +111,7 @@ def play_round(make_cluster: MakeCluster, seed: int) -> None:
         drill.close()
 
 
-def test_random_kills(make_cluster: MakeCluster, http: None) -> None:
+def test_random_kills_lose_nothing(make_cluster: MakeCluster, http: None) -> None:
     until = time.monotonic() + 60 * float(os.environ.get("OUTBOX_DRILL_MINUTES", "0"))
     seed = new_seed()
     while True:

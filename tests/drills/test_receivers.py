@@ -44,7 +44,7 @@ def assert_calm_did_not_notice(drill: Drill) -> None:
     assert median < SECOND and most < 5 * SECOND, line
 
 
-def test_down_for_the_whole_run_and_back(make_drill: MakeDrill) -> None:
+def test_a_receiver_that_was_down_gets_everything_later(make_drill: MakeDrill) -> None:
     drill = make_drill()
     drill.suffering.refuse_connections()
     with drill.load():
@@ -62,7 +62,7 @@ def test_down_for_the_whole_run_and_back(make_drill: MakeDrill) -> None:
 
 
 @pytest.mark.slow
-def test_down_while_everything_is_killed(make_drill: MakeDrill) -> None:
+def test_a_backlog_survives_kills_of_all_processes(make_drill: MakeDrill) -> None:
     """A backlog survives relay, keeper and postmaster."""
     drill = make_drill()
     drill.suffering.refuse_connections()
@@ -90,7 +90,7 @@ def sometimes(dice: random.Random, *bad: Behaviour) -> Behaviour:
     return behave
 
 
-def test_slow(make_drill: MakeDrill) -> None:
+def test_a_slow_receiver_does_not_delay_the_other(make_drill: MakeDrill) -> None:
     drill = make_drill()
     drill.mood.instead = delayed(0.3)
     with drill.load():
@@ -101,7 +101,7 @@ def test_slow(make_drill: MakeDrill) -> None:
     assert drill.conclude().twice == 0
 
 
-def test_failing(make_drill: MakeDrill) -> None:
+def test_a_failing_receiver_gets_everything(make_drill: MakeDrill) -> None:
     """The receiver sends half answers, resets and closes connections, and answers 503."""
     drill = make_drill()
     half = cut_off(b"HTTP/1.1 204 No Con")
@@ -114,7 +114,7 @@ def test_failing(make_drill: MakeDrill) -> None:
     assert drill.conclude().twice == 0
 
 
-def test_takes_events_and_cannot_say_so(make_drill: MakeDrill) -> None:
+def test_events_with_an_unknown_outcome_arrive_once_more(make_drill: MakeDrill) -> None:
     """An unknown outcome counts as failure: each such event arrives once more, and no other does."""
     drill = make_drill()
     unsaid: list[int] = []

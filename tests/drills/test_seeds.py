@@ -1,10 +1,10 @@
 """Failures of section 6 of the seed documents, on the producer's side.
 
-    1  crash between commit and publishing             test_committed_and_not_published
-    2  published, and crash before it is marked        test_published_and_not_marked
+    1  crash between commit and publishing             test_committed_events_survive_a_crash_before_publishing
+    2  published, and crash before it is marked        test_events_published_since_the_saved_cursor_arrive_again
     3  the acknowledgement gets lost                   test_receivers.py, takes events and cannot say so
-    4  processing takes longer than expected           test_processing_takes_long
-    5  an event that can never be processed            test_an_event_that_nobody_can_process
+    4  processing takes longer than expected           test_an_answer_after_the_timeout_sends_the_event_again
+    5  an event that can never be processed            test_an_event_that_is_always_refused_becomes_a_dead_letter
     6  nothing goes back to an older version           every drill: see "out of order" in account.py
 
 On the consumer's side:
@@ -24,7 +24,7 @@ from .drill import Drill, MakeDrill
 from .points import transaction
 
 
-def test_committed_and_not_published(make_drill: MakeDrill) -> None:
+def test_committed_events_survive_a_crash_before_publishing(make_drill: MakeDrill) -> None:
     """A backlog of which nothing was sent survives the server, and arrives once."""
     drill = make_drill()
     drill.database.execute("SELECT outbox.pause('suffering')")
@@ -37,7 +37,7 @@ def test_committed_and_not_published(make_drill: MakeDrill) -> None:
     assert drill.conclude().twice == 0
 
 
-def test_published_and_not_marked(make_drill: MakeDrill) -> None:
+def test_events_published_since_the_saved_cursor_arrive_again(make_drill: MakeDrill) -> None:
     """Exactly the events confirmed since the cursor was saved arrive again."""
     drill = make_drill()
     drill.mood.refuses = False
@@ -69,7 +69,7 @@ def make_durable(drill: Drill) -> None:
     drill.database.execute("SELECT pg_logical_emit_message(true, '', '')")
 
 
-def test_processing_takes_long(make_drill: MakeDrill) -> None:
+def test_an_answer_after_the_timeout_sends_the_event_again(make_drill: MakeDrill) -> None:
     """The relay waits until request_timeout, and then sends the event again, in its order."""
     drill = make_drill(request_timeout="4s")
     drill.mood.instead = delayed(2)
@@ -79,7 +79,7 @@ def test_processing_takes_long(make_drill: MakeDrill) -> None:
     assert drill.conclude().twice == 0
 
 
-def test_an_event_that_nobody_can_process(make_drill: MakeDrill) -> None:
+def test_an_event_that_is_always_refused_becomes_a_dead_letter(make_drill: MakeDrill) -> None:
     """It becomes a dead letter with a reason, and its key goes on; the server log names some of them."""
     drill = make_drill()
     with drill.load():

@@ -263,7 +263,7 @@ DDL = [
         "CREATE VIEW outbox.captured AS SELECT 1 / 0 AS relation",
     ],
 )
-def test_ddl_goes_on_without_the_table_of_captures(database: Database, instead: str) -> None:
+def test_ddl_works_if_the_table_of_captures_is_missing(database: Database, instead: str) -> None:
     """A warning says that captures do not follow; no change of a captured table lacks its event."""
     database.execute(
         "CREATE TYPE pair AS (a int); CREATE TABLE t (id int PRIMARY KEY, v text); SELECT outbox.capture('t')"

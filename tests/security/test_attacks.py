@@ -467,7 +467,7 @@ def test_every_function_and_view_has_its_attack(attack_cluster: Cluster) -> None
 # -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_granted_is_refused(siege: Siege) -> None:
+def test_functions_and_views_without_a_grant_are_refused(siege: Siege) -> None:
     before = siege.snapshot()
     with attacking(siege.world) as mallory:
         let_through = []
@@ -494,7 +494,7 @@ def test_what_is_not_granted_is_refused(siege: Siege) -> None:
     siege.check(before)
 
 
-def test_nobody_calls_in_another_name(siege: Siege) -> None:
+def test_the_caller_parameter_cannot_be_forged(siege: Siege) -> None:
     """The caller parameter of a function is always its caller."""
     before = siege.snapshot()
     accepted = []
@@ -555,7 +555,7 @@ BAIT = """
 """
 
 
-def test_a_bait_for_superusers(siege: Siege) -> None:
+def test_index_functions_of_a_role_get_no_rights_of_maintenance(siege: Siege) -> None:
     """S2: functions of indexes run when others maintain the table, autovacuum among them."""
     world = siege.world
     functions = functions_of(world)
@@ -629,7 +629,7 @@ END $do$
 RUNS_WITH_THE_PATH_OF_THE_CALLER = ("inbox_internal.process(",)
 
 
-def test_traps_in_the_search_path(siege: Siege) -> None:
+def test_objects_in_front_of_the_search_path_are_not_used(siege: Siege) -> None:
     """Functions do not find objects in front of the session's search_path, for any caller."""
     world = siege.world
     functions = functions_of(world)
@@ -672,7 +672,7 @@ def pg_catalog_types(call: str) -> str:
                   "::pg_catalog.", call).replace("pg_catalog.integer", "pg_catalog.int4").replace("pg_catalog.bigint", "pg_catalog.int8").replace("pg_catalog.boolean", "pg_catalog.bool").replace("pg_catalog.smallint", "pg_catalog.int2")  # fmt: skip
 
 
-def test_views_show_only_what_they_show(siege: Siege) -> None:
+def test_functions_in_where_do_not_see_hidden_rows_of_views(siege: Siege) -> None:
     """S8: a function in WHERE does not see rows that the view leaves out."""
     world = siege.world
     heard: list[str] = []
@@ -718,7 +718,7 @@ BY_HAND = [
 ]  # fmt: skip
 
 
-def test_statements_on_what_is_not_ones_own(siege: Siege) -> None:
+def test_statements_on_objects_of_others_are_refused(siege: Siege) -> None:
     before = siege.snapshot()
     with attacking(siege.world) as mallory:
         allowed = []
@@ -731,7 +731,7 @@ def test_statements_on_what_is_not_ones_own(siege: Siege) -> None:
     siege.check(before)
 
 
-def test_calls_aimed_at_a_victim(siege: Siege) -> None:
+def test_granted_functions_do_not_harm_or_reveal_a_victim(siege: Siege) -> None:
     """Calls all granted functions with arguments that aim at the victim."""
     before = siege.snapshot()
     told = []
@@ -747,7 +747,7 @@ def test_calls_aimed_at_a_victim(siege: Siege) -> None:
     siege.check(before)
 
 
-def test_others_work_on(siege: Siege) -> None:
+def test_other_roles_keep_working(siege: Siege) -> None:
     """Others still work after all attacks. Operators may stop deliveries."""
     world = siege.world
     if siege.kind not in ("operator", ALL):

@@ -233,7 +233,7 @@ def test_a_condition_may_fail_while_it_is_evaluated_within_itself(
     assert versions(database)[-1] == ("3", 3)
 
 
-def test_a_condition_may_go_as_deep_as_the_stack(database: Database, new_attacker: NewAttacker) -> None:
+def test_a_condition_that_recurses_without_end_raises_an_error(database: Database, new_attacker: NewAttacker) -> None:
     """S7"""
     mallory = new_attacker("outbox.grant_capture")
     capture_with(mallory, "UPDATE {me}.r SET n = nn + 1 WHERE id = i % 8 + 1 AND n <= nn;")
@@ -261,7 +261,7 @@ def test_a_condition_may_go_as_deep_as_the_stack(database: Database, new_attacke
         "CREATE TRIGGER late AFTER DELETE ON {me}.r FOR EACH ROW EXECUTE FUNCTION outbox.capture_row()",
     ],
 )
-def test_a_condition_may_take_away_what_it_stands_on(
+def test_a_condition_may_drop_its_own_table_or_capture(
     database: Database, new_attacker: NewAttacker, statement: str
 ) -> None:
     """S7: DROP, uncapture and capture of the table, and changes that reload all captures."""
@@ -302,7 +302,7 @@ def test_a_condition_that_is_planned_may_change_the_table(database: Database, ne
     assert database.value("SELECT count(*) FROM outbox.event") == 8
 
 
-def test_conditions_that_nest_at_random_do_no_harm(database: Database, new_attacker: NewAttacker) -> None:
+def test_conditions_that_nest_at_random_do_not_crash_the_server(database: Database, new_attacker: NewAttacker) -> None:
     """S7: statements, errors and DDL in random order."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -344,7 +344,7 @@ def test_conditions_that_nest_at_random_do_no_harm(database: Database, new_attac
         assert connection.execute("SELECT current_user").fetchone() == (me,)
 
 
-def test_a_backfill_with_a_condition_that_changes_the_table_does_no_harm(
+def test_a_backfill_with_a_condition_that_changes_the_table_does_not_crash(
     database: Database, new_attacker: NewAttacker
 ) -> None:
     """S7: in the worker the log is open while the condition is evaluated."""
@@ -380,7 +380,7 @@ def break_triggers(attacker: Attacker) -> None:
           WHEN (OLD.v IS DISTINCT FROM NEW.v) EXECUTE FUNCTION outbox.capture_row()""")
 
 
-def test_broken_triggers_of_a_capture_break_nothing_of_others(database: Database, new_attacker: NewAttacker) -> None:
+def test_broken_triggers_of_a_capture_do_not_affect_other_tables(database: Database, new_attacker: NewAttacker) -> None:
     """S17"""
     mallory, victim = with_table(new_attacker, "v <> ''"), new_attacker("outbox.grant_capture")
     with mallory.connect() as connection:
@@ -437,7 +437,9 @@ def test_a_forged_capture_keeps_no_role_from_altering_its_own_table(
         mallory.execute("ALTER TABLE t SET (fillfactor = 50)")
 
 
-def test_nobody_waits_for_the_owner_of_a_captured_table(database: Database, new_attacker: NewAttacker) -> None:
+def test_other_sessions_do_not_wait_for_the_owner_of_a_captured_table(
+    database: Database, new_attacker: NewAttacker
+) -> None:
     """S17: statements of others do not touch the row that a transaction of the owner has locked."""
     mallory, victim = with_table(new_attacker), new_attacker()
     with mallory.connect() as holder, victim.connect() as other:

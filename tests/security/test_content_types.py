@@ -18,7 +18,7 @@ ODD_TYPES = [
 
 
 @pytest.mark.parametrize("content_type", ODD_TYPES)
-def test_a_content_type_that_readers_may_differ_about_is_refused(new_attacker: NewAttacker, content_type: str) -> None:
+def test_an_ambiguous_content_type_is_refused(new_attacker: NewAttacker, content_type: str) -> None:
     """S9"""
     producer = new_attacker("outbox.grant_produce")
     with pytest.raises(psycopg.errors.InvalidParameterValue, match="content_type"):
@@ -44,7 +44,7 @@ def test_every_type_that_is_embedded_as_json_is_checked(new_attacker: NewAttacke
     producer.execute("SELECT outbox.enqueue('a', '1', 'X', %s::bytea, %s)", (b'{"a": 1}', content_type))
 
 
-def test_a_view_of_the_log_has_a_content_type_that_is_one(new_attacker: NewAttacker) -> None:
+def test_create_outbox_view_refuses_an_invalid_content_type(new_attacker: NewAttacker) -> None:
     """S9"""
     database = new_attacker().database
     for content_type in (*ODD_TYPES, "protobuf"):

@@ -72,7 +72,7 @@ def pause_of(crashes: int) -> float:
 
 
 @pytest.mark.parametrize("by", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
-def test_a_worker_that_crashes_twice_in_a_row_is_held_back_and_no_other(cluster: Cluster, by: signal.Signals) -> None:
+def test_only_the_worker_that_crashed_twice_in_a_row_is_held_back(cluster: Cluster, by: signal.Signals) -> None:
     """S6"""
     sick, well = two_databases(cluster)
     sick.add_destination("other", "null:")
@@ -140,7 +140,7 @@ def test_workers_that_take_turns_in_crashing_hold_back_their_database(cluster: C
     delivers(well)
 
 
-def test_crashes_of_others_are_not_counted(cluster: Cluster) -> None:
+def test_crashes_of_other_processes_are_not_counted(cluster: Cluster) -> None:
     """S6: a worker that was told to quit because of another's crash is not blamed."""
     sick, well = two_databases(cluster)
     for _ in range(3):
@@ -203,7 +203,7 @@ def test_notes_that_are_damaged_are_ignored(make_cluster: MakeCluster) -> None:
 
 
 @pytest.mark.worker_errors("role .* is not permitted to log in")
-def test_a_worker_that_ends_again_and_again_is_shown(database: Database, new_attacker: NewAttacker) -> None:
+def test_health_reports_a_worker_that_fails_repeatedly(database: Database, new_attacker: NewAttacker) -> None:
     """S6, class 4: its role may not log in any more."""
     database.execute("CREATE EXTENSION pg_inbox")
     role = new_attacker("inbox.grant_read")

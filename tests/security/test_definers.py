@@ -188,7 +188,7 @@ def test_granted_functions_with_more_rights_know_their_caller(functions: list[Fu
     assert unknown == set()
 
 
-def test_a_caller_is_what_the_server_says(functions: list[Function], schema: str) -> None:
+def test_the_caller_parameter_accepts_only_the_current_user(functions: list[Function], schema: str) -> None:
     """It is the last parameter, of the domain that only accepts the current user, which is its default."""
     wrong = {
         f.name
@@ -200,7 +200,7 @@ def test_a_caller_is_what_the_server_says(functions: list[Function], schema: str
     assert wrong == set()
 
 
-def test_no_granted_function_trusts_the_name_of_a_role(functions: list[Function], schema: str) -> None:
+def test_granted_functions_do_not_trust_role_names(functions: list[Function], schema: str) -> None:
     """S2, S30"""
     roles = re.compile(r"(^|_)(role|user|owner|caller|by)$")
     trusting = {
@@ -220,7 +220,7 @@ def without_comments(text: str) -> str:
     return re.sub(r"--[^\n]*", "", text)
 
 
-def test_nothing_asks_who_logged_in(database: Database, functions: list[Function], schema: str) -> None:
+def test_session_user_is_not_used(database: Database, functions: list[Function], schema: str) -> None:
     """S2: no function, view, default, constraint, trigger or source file uses session_user."""
     assert {f.name for f in functions if SESSION.search(without_comments(f.body) + f.defaults)} == set()
     others = database.execute(
@@ -244,7 +244,7 @@ def test_nothing_asks_who_logged_in(database: Database, functions: list[Function
     assert {file.name for file in files if SESSION.search(without_comments(file.read_text()))} == set()
 
 
-def test_functions_with_more_rights_do_not_take_their_owner_for_the_caller(functions: list[Function]) -> None:
+def test_functions_with_more_rights_do_not_use_current_user(functions: list[Function]) -> None:
     wrong = {f.name for f in functions if f.definer and CURRENT.search(without_comments(f.body))}
     assert wrong == set()
 

@@ -66,7 +66,7 @@ def turns(db: Database) -> Iterator[None]:
         )  # fmt: skip
 
 
-def test_events_that_nobody_selects_leave_the_log(db: Database, receiver: Receiver, http: None) -> None:
+def test_events_that_no_destination_selects_leave_the_log(db: Database, receiver: Receiver, http: None) -> None:
     """S22 (c)"""
     receiver.refuse_connections()
     db.add_destination("web", receiver.url(), topics="orders.*")
@@ -122,7 +122,7 @@ def test_a_destination_is_not_detached_for_events_of_others(
     assert db.execute("SELECT paused, detached_at FROM outbox.cursor") == [(False, None)]
 
 
-def test_of_two_the_one_with_more_events_is_detached(db: Database, receiver: Receiver, http: None) -> None:
+def test_the_destination_with_more_events_is_detached(db: Database, receiver: Receiver, http: None) -> None:
     """The other one is further behind, and holds the oldest segment as well."""
     receiver.refuse_connections()
     db.add_destination("web", receiver.url(), topics="orders.*")

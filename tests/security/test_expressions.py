@@ -40,7 +40,7 @@ def integrator(database: Database, new_attacker: NewAttacker) -> Attacker:
 
 
 @pytest.mark.parametrize("tries", TRIES)
-def test_an_expression_gets_no_rights(
+def test_an_expression_runs_with_the_rights_of_its_owner_only(
     database: Database, http: None, receiver: Receiver, new_attacker: NewAttacker, tries: str
 ) -> None:
     attacker = integrator(database, new_attacker)

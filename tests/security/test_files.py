@@ -87,7 +87,7 @@ def test_members_of_pg_read_server_files_may_name_files(integrator: Attacker) ->
     )
 
 
-def test_the_certificates_of_the_system_need_no_right(integrator: Attacker) -> None:
+def test_certificates_of_the_system_may_be_named_without_rights(integrator: Attacker) -> None:
     """S13"""
     integrator.execute(
         "CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql://h/d?sslmode=verify-full&sslrootcert=system')"
@@ -128,7 +128,7 @@ def fifo(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["https", "postgresql"])
-def test_workers_wait_for_no_file(make_cluster: MakeCluster, http: None, kind: str, fifo: str) -> None:
+def test_workers_do_not_wait_for_files_that_block(make_cluster: MakeCluster, http: None, kind: str, fifo: str) -> None:
     """S13: also not for files of a superuser; workers can be ended at any time"""
     cluster = make_cluster()
     database = create_database(cluster)

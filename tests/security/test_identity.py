@@ -59,7 +59,9 @@ RESTRICTED = "cannot act for a caller within a security-restricted operation"
         ("capture", "PERFORM outbox.backfill('{me}.victim')"),
     ],
 )
-def test_maintenance_of_a_table_asks_for_nothing(new_attacker: NewAttacker, grant: str, strike: str) -> None:
+def test_maintenance_of_a_table_does_not_run_granted_functions(
+    new_attacker: NewAttacker, grant: str, strike: str
+) -> None:
     """S2"""
     mallory = new_attacker(f"outbox.grant_{grant}")
     mallory.database.execute("CREATE SERVER secret FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:')")
@@ -88,7 +90,7 @@ def test_index_functions_do_not_fetch_as_the_superuser_who_analyzes(new_attacker
     mallory.database.execute("DROP SERVER secret")
 
 
-def test_a_condition_in_the_worker_starts_no_other_backfill(new_attacker: NewAttacker) -> None:
+def test_a_condition_in_the_worker_cannot_start_a_backfill(new_attacker: NewAttacker) -> None:
     """S2: the worker has all rights, and each backfill would have started the next."""
     mallory = new_attacker("outbox.grant_capture")
     me, database = mallory.role, mallory.database
@@ -125,7 +127,7 @@ def test_a_condition_in_the_worker_starts_no_other_backfill(new_attacker: NewAtt
 # -------------------------------------------------------------------------------------------------
 
 
-def test_nobody_can_call_as_somebody_else(new_attacker: NewAttacker) -> None:
+def test_a_function_cannot_be_called_as_another_role(new_attacker: NewAttacker) -> None:
     """S2"""
     mallory = new_attacker("outbox.grant_operate", "outbox.grant_fetch", "outbox.grant_capture")
     mallory.database.execute("CREATE SERVER secret FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:')")
@@ -149,7 +151,7 @@ def test_nobody_can_call_as_somebody_else(new_attacker: NewAttacker) -> None:
     mallory.database.execute("DROP SERVER secret")
 
 
-def test_a_null_that_passes_as_a_caller_is_refused(new_attacker: NewAttacker) -> None:
+def test_null_is_refused_as_caller(new_attacker: NewAttacker) -> None:
     """The server does not check a domain in an empty subquery."""
     mallory = new_attacker("outbox.grant_operate", "outbox.grant_fetch")
     mallory.database.execute("CREATE SERVER secret FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:')")
@@ -165,7 +167,7 @@ def test_a_null_that_passes_as_a_caller_is_refused(new_attacker: NewAttacker) ->
     mallory.database.execute("DROP SERVER secret")
 
 
-def test_nobody_can_keep_a_caller_for_later(new_attacker: NewAttacker) -> None:
+def test_a_stored_caller_is_refused(new_attacker: NewAttacker) -> None:
     mallory = new_attacker("outbox.grant_operate", "outbox.grant_fetch", "outbox.grant_capture")
     for statement in (
         "CREATE TABLE kept (who outbox_internal.caller)",
@@ -240,7 +242,7 @@ CAPTURED = """(ROW('{0}'::regclass, 'a', '{{id}}'::name[], '{{id}}'::name[], NUL
     '{{}}'::name[], '{{}}'::oid[], 'postgres'::name, '2001-01-01'::timestamptz)::outbox.captured)"""
 
 
-def test_who_captured_a_table_and_when_cannot_be_forged(new_attacker: NewAttacker) -> None:
+def test_role_and_time_of_a_capture_cannot_be_forged(new_attacker: NewAttacker) -> None:
     """S30"""
     mallory = new_attacker("outbox.grant_capture")
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -250,7 +252,7 @@ def test_who_captured_a_table_and_when_cannot_be_forged(new_attacker: NewAttacke
     assert seen == [(mallory.role, True)]
 
 
-def test_what_capture_refuses_cannot_be_captured_behind_its_back(new_attacker: NewAttacker) -> None:
+def test_a_refused_capture_cannot_be_made_by_its_internal_function(new_attacker: NewAttacker) -> None:
     """S30: the function that writes the row is granted too, and gets the row as an argument."""
     mallory = new_attacker("outbox.grant_capture")
     with mallory.connect() as session:
@@ -275,7 +277,7 @@ def test_what_capture_refuses_cannot_be_captured_behind_its_back(new_attacker: N
 
 
 @pytest.mark.parametrize("extension", ["outbox", "inbox"])
-def test_rights_can_be_granted_at_the_same_time(database: Database, new_role: NewRole, extension: str) -> None:
+def test_concurrent_grants_do_not_fail(database: Database, new_role: NewRole, extension: str) -> None:
     """S30: one of the two was refused with XX000, "tuple concurrently updated"."""
     if extension == "inbox":
         database.execute("CREATE EXTENSION pg_inbox")

@@ -98,7 +98,7 @@ def dump_and_restore(database: Database, into: Database) -> None:
     subprocess.run(as_server_user([str(programs / "pg_restore"), *where, "-d", into.name]), cwd="/", input=dump.stdout)
 
 
-def test_a_restored_row_gives_nobody_the_rights_of_a_superuser(owner: Attacker, new_database: NewDatabase) -> None:
+def test_a_restored_row_does_not_run_as_a_superuser(owner: Attacker, new_database: NewDatabase) -> None:
     """S4"""
     forge(owner)
     restored = new_database(extension=False)
@@ -108,7 +108,7 @@ def test_a_restored_row_gives_nobody_the_rights_of_a_superuser(owner: Attacker, 
     assert_nothing_runs(restored, owner)
 
 
-def test_tables_taken_over_give_nobody_the_rights_of_a_superuser(owner: Attacker) -> None:
+def test_tables_reassigned_to_a_superuser_run_nothing_as_superuser(owner: Attacker) -> None:
     """S4"""
     forge(owner)
     owner.database.execute(f"REASSIGN OWNED BY {owner.role} TO postgres")
@@ -195,7 +195,7 @@ def test_a_restore_of_a_whole_server_keeps_what_was_confirmed(database: Database
     wait_for_processor(restored, "c")
 
 
-def test_subscribing_at_the_same_time(database: Database, new_attacker: NewAttacker) -> None:
+def test_concurrent_subscriptions_are_all_confirmed(database: Database, new_attacker: NewAttacker) -> None:
     """S4: the confirmations of a role are one row of the catalog, which both sessions write."""
     database.execute("CREATE EXTENSION pg_inbox")
     reader = new_attacker("inbox.grant_read")
@@ -215,7 +215,7 @@ def test_subscribing_at_the_same_time(database: Database, new_attacker: NewAttac
     ) == len("inbox.confirmed=") + 65  # fmt: skip
 
 
-def test_a_consumer_that_is_given_waits_for_its_new_role(database: Database, new_attacker: NewAttacker) -> None:
+def test_a_consumer_with_a_new_owner_waits_for_its_confirmation(database: Database, new_attacker: NewAttacker) -> None:
     """S10, S4"""
     database.execute("CREATE EXTENSION pg_inbox")
     giver, taker = new_attacker("inbox.grant_read"), new_attacker("inbox.grant_read")

@@ -89,7 +89,7 @@ def test_code_in_the_session_of_another_has_the_rights_of_its_own_role(
     assert database.value("SELECT max_attempts FROM inbox.consumer WHERE name = 'victim'") == 10
 
 
-def test_values_of_the_domain_cannot_be_kept(new_attacker: NewAttacker) -> None:
+def test_values_of_the_domain_caller_cannot_be_stored(new_attacker: NewAttacker) -> None:
     """S2"""
     reader = new_attacker("inbox.grant_read")
     with pytest.raises(errors.InsufficientPrivilege):
@@ -210,7 +210,7 @@ def test_rows_of_projections_are_not_in_the_log(database: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_advisory_locks_hold_nobody_up(database: Database, new_attacker: NewAttacker) -> None:
+def test_advisory_locks_of_others_do_not_block_the_inbox(database: Database, new_attacker: NewAttacker) -> None:
     """S24"""
     database.execute("CREATE TABLE video (id int PRIMARY KEY, version int)")
     database.execute("SELECT inbox.begin_event('c', gen_random_uuid())")
@@ -233,9 +233,7 @@ def test_advisory_locks_hold_nobody_up(database: Database, new_attacker: NewAtta
         ).fetchone() == (0,)
 
 
-def test_keys_of_a_projection_are_locked_by_those_who_may_write_it(
-    database: Database, new_attacker: NewAttacker
-) -> None:
+def test_only_writers_of_a_projection_can_lock_its_keys(database: Database, new_attacker: NewAttacker) -> None:
     """S24"""
     reader = new_attacker("inbox.grant_read")
     database.execute("CREATE TABLE video (id int PRIMARY KEY, version int)")

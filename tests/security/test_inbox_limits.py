@@ -43,7 +43,7 @@ EVENT: dict[str, object] = {
         ("payload", 256 * 1024 * 1024 + 1),
     ],
 )
-def test_an_inbox_takes_what_a_log_takes(
+def test_inbox_and_log_have_the_same_limits(
     database: Database, new_attacker: NewAttacker, name: str, value: object
 ) -> None:
     """S21"""
@@ -163,7 +163,7 @@ def keeper(database: Database) -> object:
     ],
 )
 @pytest.mark.worker_errors("pg_outbox processor")
-def test_no_process_of_the_server_ends_badly(owner: Attacker, statements: str) -> None:
+def test_an_owner_of_the_inbox_cannot_crash_a_process(owner: Attacker, statements: str) -> None:
     """S6: the harness looks for crashes in the log."""
     database = owner.database
     owner.execute("SELECT inbox.subscribe('c', '*', 'handler')")
@@ -177,7 +177,7 @@ def test_no_process_of_the_server_ends_badly(owner: Attacker, statements: str) -
 
 
 @pytest.mark.worker_errors("pg_outbox processor")
-def test_a_function_that_returns_no_row_ends_no_more_than_the_processor(owner: Attacker) -> None:
+def test_a_replaced_function_without_a_row_ends_only_the_processor(owner: Attacker) -> None:
     """S6"""
     database = owner.database
     owner.execute("SELECT inbox.subscribe('c', '*', 'handler')")

@@ -116,7 +116,7 @@ def test_an_update_looks_at_the_schema_as_well(empty: Database, squatter: str) -
     assert '"-D FILES=${guard};${upgrade}"' in rules
 
 
-def test_nobody_but_a_superuser_installs_it(empty: Database, squatter: str) -> None:
+def test_only_superusers_install_the_extension(empty: Database, squatter: str) -> None:
     control = (SCRIPTS / "pg_outbox.control.in").read_text().splitlines()
     assert {"superuser = true", "trusted = false", "relocatable = false", "schema = outbox"} <= set(control)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -35,7 +35,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.mark.parametrize("mode", hostile_http.MODES)
-def test_a_receiver_over_http_can_do_little(target: Target, http: None, mode: str) -> None:
+def test_hostile_answers_over_http_stay_within_limits(target: Target, http: None, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_http.MODES[mode]) as peer:
         damage = target.suffer("d", f"http://127.0.0.1:{peer.port}/")
@@ -43,7 +43,9 @@ def test_a_receiver_over_http_can_do_little(target: Target, http: None, mode: st
 
 
 @pytest.mark.parametrize("mode", [*hostile_tls.MODES, "endless handshake"])
-def test_a_receiver_over_https_can_do_little(target: Target, http: None, certificates: Certificates, mode: str) -> None:
+def test_hostile_answers_over_https_stay_within_limits(
+    target: Target, http: None, certificates: Certificates, mode: str
+) -> None:
     """S12"""
     authority, certificate, key = certificates
     with hostile_tls.open_peer(mode, certificate, key) as peer:
@@ -53,7 +55,7 @@ def test_a_receiver_over_https_can_do_little(target: Target, http: None, certifi
 
 @pytest.mark.parametrize("kind", ["pubsub", "sqs", "sns", "kinesis", "eventbridge"])
 @pytest.mark.parametrize("mode", hostile_cloud.MODES)
-def test_a_cloud_can_do_little(target: Target, kind: str, mode: str) -> None:
+def test_hostile_answers_of_a_cloud_stay_within_limits(target: Target, kind: str, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_cloud.MODES[mode]) as peer:
         endpoint = f"http://127.0.0.1:{peer.port}"
@@ -66,7 +68,7 @@ def test_a_cloud_can_do_little(target: Target, kind: str, mode: str) -> None:
     damage.assert_bearable(f"{kind}: {mode}")
 
 
-def test_what_a_receiver_repeats_of_credentials_is_concealed(target: Target, http: None) -> None:
+def test_credentials_that_a_receiver_repeats_are_concealed(target: Target, http: None) -> None:
     """S23: in any form of repetition"""
     import base64
     import json
@@ -87,7 +89,7 @@ def test_what_a_receiver_repeats_of_credentials_is_concealed(target: Target, htt
         assert "***" in damage.error
 
 
-def test_a_destination_that_flaps_writes_few_lines(target: Target, http: None) -> None:
+def test_a_destination_that_flaps_writes_a_bounded_number_of_log_lines(target: Target, http: None) -> None:
     """S11, S12: the log does not grow with the attempts, but by one line in ten seconds"""
     database = target.database
     watch = Stopwatch()

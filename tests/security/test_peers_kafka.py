@@ -32,7 +32,7 @@ LOGIN = {"user": "u", "password": PASSWORD}
 
 
 @pytest.mark.parametrize("mode", hostile_kafka.MODES)
-def test_a_broker_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_kafka.MODES[mode]) as peer:
         damage = target.suffer(
@@ -43,7 +43,7 @@ def test_a_broker_can_do_little(target: Target, mode: str) -> None:
     assert PASSWORD not in damage.log + (damage.error or "")
 
 
-def test_a_topic_of_very_many_partitions_is_given_up(target: Target) -> None:
+def test_a_topic_with_too_many_partitions_is_refused(target: Target) -> None:
     """S12: the library keeps something for each, also while it ends"""
     database = target.database
     with Peer(hostile_kafka.with_metadata(partitions=100_000)) as peer:
@@ -62,7 +62,7 @@ def test_a_topic_of_very_many_partitions_is_given_up(target: Target) -> None:
 
 
 @pytest.mark.parametrize("mode", ["many brokers", "ever more brokers"])
-def test_a_cluster_of_very_many_brokers_is_given_up(target: Target, mode: str) -> None:
+def test_a_cluster_with_too_many_brokers_is_refused(target: Target, mode: str) -> None:
     """S12: the library starts a thread for each, and some more until somebody has looked"""
     database = target.database
     most = 0

@@ -28,7 +28,7 @@ LOGIN = {"user": "u", "password": PASSWORD}
 
 
 @pytest.mark.parametrize("mode", hostile_mqtt.MODES)
-def test_a_broker_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_mqtt.MODES[mode]) as peer:
         damage = target.suffer("d", f"mqtt://127.0.0.1:{peer.port}", LOGIN, request_timeout="1s", connect_timeout="1s")

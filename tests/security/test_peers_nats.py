@@ -30,7 +30,7 @@ LOGIN = {"user": "u", "password": PASSWORD}
 
 
 @pytest.mark.parametrize("mode", hostile_nats.MODES)
-def test_a_server_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_nats.MODES[mode]) as peer:
         damage = target.suffer(

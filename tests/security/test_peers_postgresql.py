@@ -29,7 +29,7 @@ def target(installation: object) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("mode", hostile_postgresql.MODES)
-def test_a_server_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S11, S23"""
     with Peer(hostile_postgresql.MODES[mode]) as peer:
         damage = target.suffer(
@@ -51,7 +51,7 @@ def test_an_answer_without_the_columns_asked_for_fails_a_check(target: Target, c
     assert findings[-1] == ("inbox", False, "the answer lacks columns"), findings
 
 
-def test_parameters_of_a_server_do_not_add_up(target: Target) -> None:
+def test_parameters_reported_by_a_server_take_bounded_memory(target: Target) -> None:
     """S11: each answer has a few new parameters"""
     database = target.database
     with Peer(hostile_postgresql.MODES["leaking"]) as peer:
@@ -183,7 +183,7 @@ def test_an_inbox_of_superusers_gets_events_from_one(database: Database, new_dat
     assert deliver_to(database, target.name) is None
 
 
-def test_a_role_that_is_no_superuser_may_use_any_inbox(
+def test_roles_other_than_superusers_may_use_any_inbox(
     database: Database, new_database: NewDatabase, new_role: NewRole
 ) -> None:
     """S15"""

@@ -32,7 +32,7 @@ def target(installation: Installation) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("mode", sorted(set(hostile_rabbitmq.MODES) - PATIENT))
-def test_a_server_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_rabbitmq.MODES[mode]) as peer:
         damage = target.suffer("d", f"amqp://127.0.0.1:{peer.port}", LOGIN, request_timeout="1s", connect_timeout="1s")
@@ -41,7 +41,7 @@ def test_a_server_can_do_little(target: Target, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", sorted(PATIENT))
-def test_a_server_that_blocks_the_connection_for_ever(target: Target, mode: str) -> None:
+def test_a_connection_blocked_for_ever_is_shown_as_throttled(target: Target, mode: str) -> None:
     """S12: events are throttled, and its words say why"""
     database = target.database
     with Peer(hostile_rabbitmq.MODES[mode]) as peer:

@@ -27,7 +27,7 @@ def target(installation: Installation) -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("mode", hostile_redis.MODES)
-def test_a_server_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_redis.MODES[mode]) as peer:
         damage = target.suffer(
@@ -39,7 +39,7 @@ def test_a_server_can_do_little(target: Target, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", hostile_redis.SENTINELS)
-def test_a_sentinel_can_do_little(target: Target, mode: str) -> None:
+def test_hostile_answers_of_a_sentinel_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
     with Peer(hostile_redis.SENTINELS[mode]) as peer:
         damage = target.suffer(
@@ -54,7 +54,7 @@ def test_a_sentinel_can_do_little(target: Target, mode: str) -> None:
     ("name", "mode"),
     [("server", "moved to a host that is not allowed"), ("sentinel", "names a host that is not allowed")],
 )
-def test_a_host_that_is_not_allowed_is_named(target: Target, name: str, mode: str) -> None:
+def test_the_error_names_the_host_that_is_not_allowed(target: Target, name: str, mode: str) -> None:
     modes = hostile_redis.SENTINELS if name == "sentinel" else hostile_redis.MODES
     with Peer(modes[mode]) as peer:
         options = {"sentinel": "main"} if name == "sentinel" else {}

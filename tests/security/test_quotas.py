@@ -84,7 +84,7 @@ def no_room(database: Database) -> list[str]:
     ]
 
 
-def test_many_subscriptions_leave_room_for_others(cluster: Cluster, database: Database) -> None:
+def test_processors_of_one_role_leave_workers_for_other_roles(cluster: Cluster, database: Database) -> None:
     """S18"""
     subscribe(database, "greedy", 30)
     wait_alive(database, "processor", QUOTA, "greedy")
@@ -135,7 +135,7 @@ def test_destinations_count_for_their_owner(database: Database) -> None:
     wait_waiting(database, "relay", 10 - 2 * QUOTA)
 
 
-def test_backfills_wait_in_line_and_leave_room_for_the_rest_of_their_role(database: Database) -> None:
+def test_backfills_leave_workers_for_the_destinations_of_their_role(database: Database) -> None:
     """S18"""
     database.add_destination("d", "null:")
     database.pause()
@@ -168,7 +168,7 @@ def test_superusers_have_no_limit(database: Database) -> None:
     assert waiting(database, "relay") == 0
 
 
-def test_a_limit_that_is_raised_is_raised_at_once(cluster: Cluster, database: Database) -> None:
+def test_a_raised_limit_takes_effect_at_once(cluster: Cluster, database: Database) -> None:
     """S18"""
     subscribe(database, "greedy", QUOTA + 3)
     wait_waiting(database, "processor", 3)
@@ -189,7 +189,7 @@ def test_a_role_has_at_most_half_of_what_the_server_has(make_cluster: MakeCluste
     wait_waiting(database, "processor", 16)
 
 
-def test_a_database_can_have_a_limit(cluster: Cluster, database: Database) -> None:
+def test_max_workers_per_database_limits_a_database(cluster: Cluster, database: Database) -> None:
     """S18: the owner of a database may be able to become many roles, each with a limit of its own."""
     cluster.configure({"outbox.max_workers_per_database": "3"})
     for number in range(5):

@@ -32,7 +32,7 @@ def with_default(make_cluster: MakeCluster) -> Iterator[Database]:
     yield database
 
 
-def test_servers_of_other_wrappers_do_not_touch_the_default_destination(with_default: Database) -> None:
+def test_servers_of_other_wrappers_do_not_change_the_default_destination(with_default: Database) -> None:
     """S20"""
     database, mallory = with_default, Attacker(with_default, "mallory")
     state = "SELECT destination, number, server, paused FROM outbox.cursor"
@@ -70,7 +70,7 @@ def test_a_destination_cannot_be_called_default(with_default: Database) -> None:
     assert database.execute("SELECT destination, paused FROM outbox.cursor") == [("default", True)]
 
 
-def test_a_destination_is_followed_by_what_it_is(new_attacker: NewAttacker) -> None:
+def test_a_destination_is_followed_by_name_if_its_oid_has_changed(new_attacker: NewAttacker) -> None:
     """S20: a cursor may have an OID that is not that of its server any more, as after pg_upgrade."""
     mallory = new_attacker()
     database, me = mallory.database, mallory.role
@@ -109,7 +109,9 @@ def test_a_destination_is_followed_by_what_it_is(new_attacker: NewAttacker) -> N
         ("ALTER ROLE {role} RENAME TO {role}_x; ALTER ROLE {role}_x RENAME TO {role}", None),
     ],
 )
-def test_a_backfill_goes_on_while_its_role_may(new_attacker: NewAttacker, change: str, error: str | None) -> None:
+def test_a_backfill_fails_only_if_its_role_has_lost_the_right(
+    new_attacker: NewAttacker, change: str, error: str | None
+) -> None:
     role, heir = new_attacker("outbox.grant_capture"), new_attacker("outbox.grant_capture")
     database = role.database
     database.add_destination("d", "null:")
@@ -155,7 +157,7 @@ def test_a_restored_backfill_waits_for_its_role(new_attacker: NewAttacker) -> No
     database.execute("DROP SERVER d")
 
 
-def test_rows_of_roles_that_are_gone_are_for_nobody(new_attacker: NewAttacker) -> None:
+def test_grants_of_dropped_roles_have_no_effect(new_attacker: NewAttacker) -> None:
     """An OID of a dropped role in outbox.producer, and a row without topics."""
     role = new_attacker("outbox.grant_produce")
     database = role.database

@@ -72,7 +72,7 @@ def test_revoke_capture_does_not_widen_what_is_enqueued(new_attacker: NewAttacke
 
 
 @pytest.mark.parametrize("order", ["capture first", "produce first"])
-def test_without_topics_what_is_captured_has_those_of_grant_produce(new_attacker: NewAttacker, order: str) -> None:
+def test_grant_capture_without_topics_has_those_of_grant_produce(new_attacker: NewAttacker, order: str) -> None:
     """S14: also after they were revoked."""
     role = new_attacker()
     grants = ["SELECT outbox.grant_capture(%s)", "SELECT outbox.grant_produce(%s, 'video.*')"]
@@ -85,7 +85,7 @@ def test_without_topics_what_is_captured_has_those_of_grant_produce(new_attacker
     assert topics_captured(role) == {"video.x", "secret.bank"}
 
 
-def test_the_topics_of_captures_are_not_for_enqueue_and_views(new_attacker: NewAttacker) -> None:
+def test_topics_of_captures_do_not_allow_enqueue_and_views(new_attacker: NewAttacker) -> None:
     role = new_attacker()
     grant(role, "capture", "*")
     with pytest.raises(errors.InsufficientPrivilege, match="function enqueue"):

@@ -59,9 +59,7 @@ def test_create_database_does_not_disturb_databases_that_the_role_may_not_copy(
     delivers(database)
 
 
-def test_an_owner_that_may_not_create_databases_does_not_clear_one_by_renaming_it(
-    database: Database, new_role: NewRole
-) -> None:
+def test_a_rename_that_is_refused_stops_no_worker(database: Database, new_role: NewRole) -> None:
     """S19"""
     pids = served(database)
     owner = new_role()
@@ -75,7 +73,7 @@ def test_an_owner_that_may_not_create_databases_does_not_clear_one_by_renaming_i
         database.execute(f"ALTER DATABASE {database.name} OWNER TO postgres")
 
 
-def test_in_a_transaction_block_nothing_is_cleared_that_the_server_refuses_to_do(
+def test_a_statement_refused_in_a_transaction_block_stops_no_worker(
     database: Database,
 ) -> None:
     """S19"""
@@ -95,7 +93,7 @@ def test_in_a_transaction_block_nothing_is_cleared_that_the_server_refuses_to_do
             connection.execute("ROLLBACK")
 
 
-def test_a_hold_ends_with_its_statement_and_not_with_the_transaction(database: Database) -> None:
+def test_workers_return_when_the_statement_ends_not_the_transaction(database: Database) -> None:
     """S19: the owner leaves the transaction open in which renaming its database has failed."""
     cluster = database.cluster
     served(database)

@@ -57,7 +57,7 @@ def test_each_row_has_its_event(items: Database, rows: int) -> None:
         assert cursor.nextset() and cursor.fetchone() == (3 * rows,)
 
 
-def test_large_rows(items: Database) -> None:
+def test_rows_of_any_size_are_captured(items: Database) -> None:
     items.execute("INSERT INTO item SELECT i, repeat(md5(i::text), 10000) FROM generate_series(1, 20) AS i")
     assert items.execute(
         "SELECT count(*), count(DISTINCT payload), min(length(payload)) > 320000 FROM outbox.event"
@@ -73,7 +73,7 @@ def test_a_failed_statement_leaves_no_event(items: Database) -> None:
     assert keys(items) == numbers(1, 3)
 
 
-def test_savepoints(items: Database) -> None:
+def test_events_of_a_rolled_back_savepoint_are_gone(items: Database) -> None:
     with items.connect() as session, session.transaction():
         session.execute(insert(1, 100))
         session.execute("SAVEPOINT a")
@@ -202,7 +202,7 @@ def test_a_selection_that_changes_rows(items: Database) -> None:
     assert keys(items) == numbers(1, 200)
 
 
-def test_copy(items: Database) -> None:
+def test_copy_is_captured(items: Database) -> None:
     with items.connect() as session, session.cursor().copy("COPY item (id) FROM STDIN") as copy:
         for number in range(1, 201):
             copy.write_row((number,))
@@ -282,7 +282,7 @@ def test_procedures_that_commit(items: Database) -> None:
 
 
 @pytest.mark.extension
-def test_prepared_transactions(items: Database) -> None:
+def test_prepared_transactions_are_captured(items: Database) -> None:
     with items.connect() as session:
         session.autocommit = True
         session.execute("BEGIN")

@@ -594,7 +594,7 @@ def test_a_check_changes_nothing_and_waits_for_nobody(world: World, migrate: Mig
     assert_same(before, all_of(world.database))
 
 
-def test_nobody_to_ask(database: Database, installation: Installation) -> None:
+def test_without_a_terminal_it_requires_yes(database: Database, installation: Installation) -> None:
     done = subprocess.run(
         [str(installation.build / "tools/outboxctl/outboxctl"), "migrate-edition", "--to", "sql",
          "-d", database.cluster.conninfo(database.name)], capture_output=True, text=True, stdin=subprocess.DEVNULL,

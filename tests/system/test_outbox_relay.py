@@ -124,7 +124,7 @@ def wait_arrived(receiver: Receiver, count: int) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_delivers(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_it_delivers_all_events(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
     database.add_destination("d", receiver.url(), relay="external")
     relay = start_relay(database)
     for number in range(10):
@@ -334,7 +334,7 @@ def test_a_notification_right_behind_an_answer(
         wait_at_rest(database)
 
 
-def test_through_a_pooler(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_it_works_through_a_pooler(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
     database.add_destination("d", receiver.url(), relay="external")
     relay = start_relay(database, session="pooled", options=("--lease", "2s"))
     database.enqueue()
@@ -521,7 +521,9 @@ def test_changed_renamed_and_dropped(
     wait_until(lambda: receiver.requests[-1].target, lambda path: path == "/f", what="an event at the last destination")
 
 
-def test_misconfigured(database: Database, receiver: Receiver, http: None, start_relay: StartRelay) -> None:
+def test_a_misconfigured_destination_recovers_when_it_is_corrected(
+    database: Database, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
     database.execute("CREATE ROLE plain_owner")
     database.execute("GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO plain_owner")
     try:
@@ -597,7 +599,7 @@ def test_replicas_share_destinations(database: Database, start_relay: StartRelay
 # -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_in_flight_ends_before_the_program(
+def test_requests_in_flight_end_before_the_program(
     database: Database, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:
     gate = Gate()
@@ -642,7 +644,7 @@ def test_a_program_that_cannot_finish_ends_in_time(
     gate.open()
 
 
-def test_goes_on_after_a_restart_of_the_server(
+def test_it_continues_after_a_restart_of_the_server(
     make_cluster: MakeCluster, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:
     cluster = make_cluster()

@@ -176,7 +176,7 @@ def test_check_in_json(program: Program, database: Database) -> None:
     assert {finding.get("destination") for finding in findings} == {None, "d"}
 
 
-def test_a_role_without_the_right(program: Program, database: Database) -> None:
+def test_the_check_names_a_missing_right(program: Program, database: Database) -> None:
     cluster = database.cluster
     database.execute("CREATE ROLE relay_without_right LOGIN")
     try:
@@ -391,7 +391,7 @@ def pooler(shared_cluster: Cluster) -> Iterator[int]:
     made.close()
 
 
-def test_a_pooler_is_found_out(
+def test_the_check_notices_a_pooler(
     program: Program, database: Database, receiver: Receiver, http: None, pooler: int
 ) -> None:
     database.add_destination("d", receiver.url(), relay="external")
@@ -474,7 +474,7 @@ def test_a_process_without_its_database_is_alive_and_not_ready(program: Program)
     assert SECRET not in reason + get(port, "/status")[1] + program.log()
 
 
-def test_a_port_that_is_taken(program: Program, database: Database) -> None:
+def test_a_port_in_use_is_reported(program: Program, database: Database) -> None:
     config = program.write(section(database))
     program.start("--config", config, "--listen", "127.0.0.1:0")
     port = port_of(program)

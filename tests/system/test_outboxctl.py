@@ -169,7 +169,7 @@ def test_errors_have_the_servers_hint(tool: Tool) -> None:
     )
 
 
-def test_no_database(tool: Tool) -> None:
+def test_an_unreachable_database_is_reported(tool: Tool) -> None:
     done = tool.run("-d", f"{tool.cluster.conninfo('nowhere')}", "inbox", "status")
     assert (done.returncode, done.stdout) == (1, "")
     assert "outboxctl: connection to server" in done.stderr
@@ -181,7 +181,7 @@ def test_no_database(tool: Tool) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_rights_come_and_go(tool: Tool) -> None:
+def test_rights_are_granted_and_revoked(tool: Tool) -> None:
     role = f'"Grafana" of {tool.database.name}'
     quoted = '"' + role.replace('"', '""') + '"'
     tool.database.execute(f"CREATE ROLE {quoted}")
@@ -275,7 +275,7 @@ def test_offsets_are_listed_and_reset(tool: Tool) -> None:
     assert 'invalid input syntax for type timestamp with time zone: "soon"' in tool.refused(*reset, "soon")
 
 
-def test_lag_and_health(tool: Tool) -> None:
+def test_lag_and_health_are_shown(tool: Tool) -> None:
     assert tool.json("health") == tool.json("lag") == []
     consumer_with_dead_letters(tool, 1)
     assert [row["consumer"] for row in tool.json("lag")] == ["c"]

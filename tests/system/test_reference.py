@@ -84,7 +84,7 @@ def sentence(comment: str) -> str:
     return comment[0].upper() + comment[1:] + ("" if comment.endswith(".") else ".")
 
 
-def test_functions(database: Database) -> None:
+def test_the_page_of_functions_is_complete(database: Database) -> None:
     database.execute("CREATE EXTENSION pg_inbox")
     check_page("functions.md", FUNCTIONS + functions_of(database, "outbox") + functions_of(database, "inbox"))
 
@@ -109,7 +109,7 @@ def metrics_of(extension: str) -> dict[str, tuple[str, str]]:
     return families
 
 
-def test_metrics(database: Database) -> None:
+def test_the_page_of_metrics_is_complete(database: Database) -> None:
     database.execute("CREATE EXTENSION pg_inbox")
     database.add_destination("nowhere", "null:")
     database.execute("SELECT inbox.create_consumer('catalog')")
@@ -227,7 +227,7 @@ def code_of(name: str) -> str:
     return getattr(psycopg.errors, camel).sqlstate
 
 
-def test_error_codes() -> None:
+def test_the_page_of_error_codes_is_complete() -> None:
     raised = (codes_raised() | {"IL002"}) - {"OBX00"}  # which ends a subtransaction; no caller sees it
     assert raised - MEANINGS.keys() == set(), "say in MEANINGS what it means"
     assert MEANINGS.keys() - raised == set(), "nothing raises it"

@@ -100,7 +100,7 @@ def test_the_server_has_no_relay_for_it(db: Database) -> None:
     wait_until(lambda: db.pid("relay", "inside"), lambda pid: pid is None, what="the worker to leave")
 
 
-def test_settings_and_destinations(db: Database) -> None:
+def test_a_relay_reads_settings_and_destinations(db: Database) -> None:
     caller = Caller(db)
     settings = {row["name"]: row["value"] for row in caller.rows("settings")}
     assert settings["edition"] == "native"
@@ -131,7 +131,7 @@ def test_one_relay_at_a_time(db: Database) -> None:
     assert second.save(number, taken["lease"], "5:5:", 1) == "lost"
 
 
-def test_a_lease_that_ends(db: Database) -> None:
+def test_an_expired_lease_can_settle_nothing(db: Database) -> None:
     number = number_of(db)
     hung, second = Caller(db), Caller(db)
     hung.beat()
@@ -162,7 +162,7 @@ def test_behind_a_pooler_only_the_lease_counts(db: Database) -> None:
     assert second.beat()["free"] == [number]
 
 
-def test_events_of_a_small_window(db: Database) -> None:
+def test_a_small_window_is_read_whole(db: Database) -> None:
     ids = db.enqueue("a", 3) + db.enqueue("b", 2, topic="other")
     caller, number = serving(db)
     header, *rows = caller.look(number)
@@ -176,7 +176,7 @@ def test_events_of_a_small_window(db: Database) -> None:
 
 
 @pytest.mark.parametrize("segments", [1, 2])
-def test_events_of_a_large_window(db: Database, segments: int) -> None:
+def test_a_large_window_is_read_in_parts(db: Database, segments: int) -> None:
     ids = db.enqueue("a", 30)
     if segments == 2:
         db.move_to_segment(1)
@@ -214,7 +214,7 @@ def test_a_large_window_with_few_of_the_positions(db: Database) -> None:
         assert read == [early_ones[0], *ids[:-3], early_ones[1], *ids[-3:]], at_once
 
 
-def test_a_commit_that_is_not_on_disk_yet(db: Database) -> None:
+def test_a_commit_is_on_disk_before_its_events_are_read(db: Database) -> None:
     caller, number = serving(db)
     with db.connect() as session:
         session.execute("SET synchronous_commit = off")
@@ -238,7 +238,7 @@ def test_a_destination_that_was_given_up(db: Database) -> None:
     assert caller.take(number)["lease"] == lease + 1
 
 
-def test_an_operator_who_holds_the_cursor(db: Database) -> None:
+def test_a_locked_cursor_is_busy_and_not_waited_for(db: Database) -> None:
     caller, number = Caller(db), number_of(db)
     caller.beat()
     lease = caller.take(number)["lease"]
@@ -253,7 +253,7 @@ def test_an_operator_who_holds_the_cursor(db: Database) -> None:
     assert caller.take(number)["lease"] == lease + 2
 
 
-def test_after_a_crash(db: Database) -> None:
+def test_after_a_crash_reads_fail_and_leases_are_lost(db: Database) -> None:
     """A crash empties the unlogged table. test_outbox_relay.py has a real crash."""
     caller, number = serving(db)
     lease = db.value("SELECT lease FROM outbox.cursor")
@@ -275,7 +275,7 @@ def test_after_a_crash(db: Database) -> None:
     assert caller.save(number, lease + 1, "5:5:", 1) == "ok"
 
 
-def test_trouble(db: Database) -> None:
+def test_refused_events_are_recorded_and_hold_their_key(db: Database) -> None:
     caller, number, token = Caller(db), number_of(db), uuid.uuid4()
     caller.beat()
     lease = caller.take(number)["lease"]
@@ -321,7 +321,7 @@ def blocks_of(session: psycopg.Connection, statement: str) -> int:
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-def test_calls_do_not_read_all_that_waits(db: Database) -> None:
+def test_calls_do_not_read_all_waiting_events(db: Database) -> None:
     """Also with plans that were made while the tables were empty."""
     caller, number, token = Caller(db), number_of(db), uuid.uuid4()
     caller.beat()
@@ -381,7 +381,7 @@ def test_a_relay_starts_soon_whatever_is_in_trouble(db: Database, state: str, po
         ) < 8 * max(held, 5_000)
 
 
-def test_nobody_goes_to_sleep_beside_an_open_enqueue(db: Database) -> None:
+def test_a_relay_does_not_sleep_while_an_enqueue_is_open(db: Database) -> None:
     caller = Caller(db)
     with db.connect() as producer, producer.transaction():
         producer.execute("SELECT outbox.enqueue('item', 'a', 'changed', '{}')")
@@ -391,7 +391,7 @@ def test_nobody_goes_to_sleep_beside_an_open_enqueue(db: Database) -> None:
     assert answer["work"] == [number_of(db)]
 
 
-def test_a_commit_tells_a_relay_that_sleeps(db: Database) -> None:
+def test_a_commit_notifies_a_relay_that_sleeps(db: Database) -> None:
     caller = Caller(db)
     caller.session.execute("LISTEN outbox_wake")
     db.enqueue("a")
@@ -404,7 +404,7 @@ def test_a_commit_tells_a_relay_that_sleeps(db: Database) -> None:
     assert (woken.channel, woken.payload) == ("outbox_wake", "")
 
 
-def test_changes_tell_relays(db: Database) -> None:
+def test_changes_of_destinations_notify_relays(db: Database) -> None:
     caller = Caller(db)
     caller.session.execute("LISTEN outbox_wake")
     caller.beat()
@@ -423,7 +423,7 @@ def test_savepoints_do_not_lose_the_lock(db: Database) -> None:
         assert not caller.beat(rest=True)["resting"]
 
 
-def test_figures(db: Database) -> None:
+def test_figures_of_a_relay_are_in_the_status(db: Database) -> None:
     caller, number = Caller(db), number_of(db)
     caller.beat()
     caller.take(number)
@@ -438,7 +438,7 @@ def test_figures(db: Database) -> None:
     assert db.value("SELECT count(*) FROM outbox.relay") == 0
 
 
-def test_rights(db: Database) -> None:
+def test_only_roles_with_the_right_may_relay(db: Database) -> None:
     db.execute("CREATE ROLE runner LOGIN")
     caller = Caller(db)
     caller.session.execute("SET ROLE runner")

@@ -371,7 +371,7 @@ def play(fuzz: Fuzz, database: Database, tables: Tables, role: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["superuser", "owner"])
-def test_captures(new_fuzz: NewFuzz, user: str) -> None:
+def test_any_change_of_captures_leaves_the_server_running(new_fuzz: NewFuzz, user: str) -> None:
     fuzz = new_fuzz(f"captures as {user}", share=2)
     with fuzz.judged():
         for _ in fuzz.rounds_to_play():

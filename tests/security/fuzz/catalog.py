@@ -333,7 +333,7 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.worker_errors(" (ERROR|FATAL): ")  # log_min_messages is among the settings
 @pytest.mark.parametrize("user", ["superuser", "owner"])
-def test_catalog(new_fuzz: NewFuzz, user: str) -> None:
+def test_any_change_of_the_catalog_leaves_the_server_running(new_fuzz: NewFuzz, user: str) -> None:
     fuzz = new_fuzz(f"catalog as {user}", share=2)
     with fuzz.judged():
         for _ in fuzz.rounds_to_play():

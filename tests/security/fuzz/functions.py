@@ -329,7 +329,7 @@ def play_round(fuzz: Fuzz, user: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("user", ["superuser", "all_rights"])
-def test_functions(new_fuzz: NewFuzz, user: str) -> None:
+def test_any_call_of_a_function_leaves_the_server_running(new_fuzz: NewFuzz, user: str) -> None:
     fuzz = new_fuzz(f"functions as {user}", share=3)
     with fuzz.judged():
         for _ in fuzz.rounds_to_play():
@@ -337,7 +337,7 @@ def test_functions(new_fuzz: NewFuzz, user: str) -> None:
 
 
 @pytest.mark.slow
-def test_functions_on_a_standby(new_fuzz: NewFuzz) -> None:
+def test_any_call_on_a_standby_leaves_the_server_running(new_fuzz: NewFuzz) -> None:
     fuzz = new_fuzz("functions on a standby", share=3)
     primary = fuzz.cluster
     new_roles(primary, "mallory", "victim")

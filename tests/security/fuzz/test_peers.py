@@ -13,7 +13,7 @@ from .peers import fuzz
 
 
 @pytest.mark.slow
-def test_peers_at_random(make_cluster: MakeCluster, tmp_path: Path, http: None) -> None:
+def test_random_answers_stay_within_limits(make_cluster: MakeCluster, tmp_path: Path, http: None) -> None:
     for parent in [tmp_path, *tmp_path.parents][:3]:
         parent.chmod(0o755)
     print(fuzz(make_cluster(), 30, random.randrange(1 << 30), tmp_path))

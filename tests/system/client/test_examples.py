@@ -99,7 +99,7 @@ def check_over_pull(shop: Shop, catalog: Catalog, start: Callable[[], Program]) 
     return output
 
 
-def test_over_pull(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
+def test_the_example_works_over_pull(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
     page = make_page(README, examples / "catalog")
     set_up(page)
     create_server, run, _ = page.commands(PULL)
@@ -109,7 +109,7 @@ def test_over_pull(make_page: MakePage, examples: Path, shop: Shop, catalog: Cat
     assert duplicates and int(duplicates[1]) > 0, "nothing came again: the kill was not where it should be"
 
 
-def test_in_python(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
+def test_the_example_works_in_python(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
     page = make_page(README, REPOSITORY / "examples/catalog")
     set_up(page)
     create_server, _, run = page.commands(PULL)
@@ -117,7 +117,7 @@ def test_in_python(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
     check_over_pull(shop, catalog, lambda: page.start(run))
 
 
-def test_in_python_an_event_that_fails(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
+def test_a_failing_event_in_python_becomes_a_dead_letter(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
     """Only the event and its video wait. At last it is a dead letter, and the video goes on."""
     page = make_page(README, REPOSITORY / "examples/catalog")
     set_up(page)
@@ -151,7 +151,7 @@ GRANTS_IN_SHOP = """
 """
 
 
-def test_with_few_rights(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
+def test_the_example_works_with_few_rights(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
     page = make_page(README, examples / "catalog")
     set_up(page)
     create_server, run, _ = page.commands(PULL)
@@ -178,7 +178,9 @@ def test_with_few_rights(make_page: MakePage, examples: Path, shop: Shop, catalo
         catalog.execute(f"DROP ROLE {role}")
 
 
-def test_the_catalog_tells_others(make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog) -> None:
+def test_the_catalog_publishes_events_of_its_own(
+    make_page: MakePage, examples: Path, shop: Shop, catalog: Catalog
+) -> None:
     page = make_page(README, examples / "catalog")
     set_up(page)
     create_server, run, _ = page.commands(PULL)
@@ -200,7 +202,7 @@ def test_the_catalog_tells_others(make_page: MakePage, examples: Path, shop: Sho
 # -------------------------------------------------------------------------------------------------
 
 
-def test_over_pub_sub(
+def test_the_example_works_over_pub_sub(
     make_page: MakePage, examples: Path, emulator: str, wire: EmulatorWire, shop: Shop, catalog: Catalog
 ) -> None:
     project = f"shop-{shop.name.replace('_', '-')}"

@@ -119,7 +119,9 @@ def way(request: pytest.FixtureRequest, make_page: MakePage, examples: Path, sho
 # -------------------------------------------------------------------------------------------------
 
 
-def test_beside_the_old_one(way: Way, shop: Shop, catalog: Catalog, readers: list[Reader]) -> None:
+def test_a_projection_is_rebuilt_beside_the_old_one(
+    way: Way, shop: Shop, catalog: Catalog, readers: list[Reader]
+) -> None:
     commands = way.page.commands("Beside the old one")
     make_table, new_destination, new_subscription, copy, run_pull, run_pub_sub, drop = commands
     offsets, swap = way.page.commands("Beside the old one", "sql")
@@ -186,7 +188,7 @@ VIDEO = {"video_id": "00000000-0000-0000-0000-000000000001", "title": "", "durat
         ([], [("apply", 1)], False),
     ],
 )
-def test_what_is_behind(
+def test_a_new_projection_that_is_behind_does_not_replace_the_old(
     make_page: MakePage, catalog: Catalog, old: list[tuple], new: list[tuple], is_behind: bool
 ) -> None:
     """Compares changes of the old and the new projection, and whether the new one may replace the old."""
@@ -225,7 +227,7 @@ def take(version: int, title: str) -> int:
     return int(title.split()[1])
 
 
-def test_in_place(way: Way, shop: Shop, catalog: Catalog, readers: list[Reader]) -> None:
+def test_a_projection_is_rebuilt_in_place(way: Way, shop: Shop, catalog: Catalog, readers: list[Reader]) -> None:
     take_snapshot, seek = way.page.commands("In place")
     (statements,) = way.page.commands("In place", "sql")
     reset = re.search(r"^SELECT inbox.reset_offset.*\n", statements, re.MULTILINE)

@@ -185,7 +185,7 @@ def test_redriven_messages_are_applied(target: Target, consume: Consume) -> None
 # -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_begun_is_finished(target: Target, consume: Consume) -> None:
+def test_a_stop_waits_for_handlers_that_have_begun(target: Target, consume: Consume) -> None:
     with target.connect() as blocker:
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
@@ -201,7 +201,7 @@ def test_what_was_begun_is_finished(target: Target, consume: Consume) -> None:
     assert target.applied() == ids
 
 
-def test_what_takes_too_long_is_left(target: Target, consume: Consume) -> None:
+def test_a_stop_leaves_handlers_that_take_too_long(target: Target, consume: Consume) -> None:
     """COMMIT has been sent and may succeed, so the events are not acknowledged and found applied later."""
     with target.connect() as blocker:
         blocker.execute("BEGIN")

@@ -188,7 +188,7 @@ def test_a_broker_that_is_killed_in_the_middle(kafka: KafkaSink, db: Database) -
     assert_in_order(messages)
 
 
-def test_a_topic_that_gets_more_partitions(kafka: KafkaSink, db: Database) -> None:
+def test_order_of_keys_holds_when_a_topic_gets_partitions(kafka: KafkaSink, db: Database) -> None:
     """Keys move. Records of a key arrive at the new partition after all those at the old one."""
     kafka.partitions = 2
     kafka.add_topic(**{"message.timestamp.type": "LogAppendTime"})
@@ -241,7 +241,7 @@ def test_the_largest_event_of_a_topic_is_found_out(kafka: KafkaSink, db: Databas
     assert large not in {message.event_id for message in messages}
 
 
-def test_a_topic_that_may_not_be_written_to(kafka: KafkaSink, db: Database) -> None:
+def test_a_denied_topic_does_not_stop_others(kafka: KafkaSink, db: Database) -> None:
     """It is down, and the others go on."""
     from confluent_kafka.admin import (
         AclBinding,
@@ -341,7 +341,7 @@ def maps_of(db: Database) -> list[str]:
     )  # fmt: skip
 
 
-def test_a_login(kafka: KafkaSink, db: Database) -> None:
+def test_it_logs_in_with_a_password(kafka: KafkaSink, db: Database) -> None:
     kafka.add_topic()
     log_in(kafka, db, "PLAIN")
 
@@ -371,7 +371,7 @@ def readable(path: str) -> str:
     return Path(path).read_text()
 
 
-def test_the_certificate_of_a_broker(kafka: KafkaSink, db: Database, tmp_path: Path) -> None:
+def test_the_certificate_of_the_broker_is_verified(kafka: KafkaSink, db: Database, tmp_path: Path) -> None:
     kafka.add_topic()
     add_destination(kafka, "tls", {})
     ids = enqueue_keys(db, ["a"], 2)
@@ -383,7 +383,7 @@ def test_the_certificate_of_a_broker(kafka: KafkaSink, db: Database, tmp_path: P
     kafka.wait_for(ids)
 
 
-def test_our_certificate(kafka: KafkaSink, db: Database) -> None:
+def test_it_presents_a_client_certificate(kafka: KafkaSink, db: Database) -> None:
     kafka.add_topic()
     certificates = kafka.broker.certificates
     authority = db.cluster.directory / "authority.crt"

@@ -79,7 +79,7 @@ def set_secret(db: Database, secret: str) -> None:
     db.execute(f"ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (SET client_secret '{secret}')")
 
 
-def test_a_login_with_a_token(kafka: KafkaSink, db: Database, issuer: TokenIssuer) -> None:
+def test_it_logs_in_with_a_token(kafka: KafkaSink, db: Database, issuer: TokenIssuer) -> None:
     """First with a wrong secret, which the issuer refuses, and says so with what we sent."""
     log_in(kafka, issuer, secret="s3cret-but-wrong", scope="write read", token_extensions="logicalCluster=lkc-1")
     ids = enqueue_keys(db, ["a"], 2)

@@ -192,7 +192,7 @@ def test_with_qos_2_a_lost_connection_repeats_nothing(mqtt: MqttSink, db: Databa
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_login(at_mosquitto: MqttSink, db: Database) -> None:
+def test_it_logs_in_with_user_and_password(at_mosquitto: MqttSink, db: Database) -> None:
     sink = at_mosquitto
     add_destination(sink, "login", {"user": "alice", "password": "wrong"})
     ids = enqueue_keys(db, ["a"], 2)
@@ -282,7 +282,7 @@ def test_a_port_that_speaks_no_tls(at_mosquitto: MqttSink, db: Database) -> None
 # -------------------------------------------------------------------------------------------------
 
 
-def test_two_clients_with_one_client_id(mqtt: MqttSink, db: Database) -> None:
+def test_two_clients_with_one_client_id_are_reported(mqtt: MqttSink, db: Database) -> None:
     """They end each other's connections. The sink says so, and does not go on for ever."""
     name = f"shared-{mqtt.place}"
     mqtt.create(client_id=name)
@@ -349,7 +349,7 @@ def own_broker() -> Iterator[Mosquitto]:
 
 
 @pytest.mark.parametrize("qos", ["1", "2"])
-def test_a_broker_that_is_killed(own_broker: Mosquitto, db: Database, qos: str) -> None:
+def test_a_killed_broker_loses_nothing(own_broker: Mosquitto, db: Database, qos: str) -> None:
     """Without a disk, it loses its sessions, and what it has not passed on."""
     sink = MqttSink(db, own_broker)
     try:
@@ -401,7 +401,7 @@ def poor_broker() -> Iterator[Mosquitto]:
     yield from running(lambda: mosquitto("retain_available false\nmax_qos 1\nmessage_size_limit 1000"))
 
 
-def test_a_broker_that_allows_little(poor_broker: Mosquitto, db: Database) -> None:
+def test_limits_of_the_broker_are_respected(poor_broker: Mosquitto, db: Database) -> None:
     sink = MqttSink(db, poor_broker)
     try:
         sink.create(retain="on")

@@ -200,7 +200,7 @@ def test_an_expected_sequence_guards_the_subject(bus: NatsSink, db: Database) ->
 # -------------------------------------------------------------------------------------------------
 
 
-def test_a_full_stream_is_a_lane_that_is_down(bus: NatsSink, db: Database) -> None:
+def test_a_full_stream_does_not_stop_others(bus: NatsSink, db: Database) -> None:
     from nats.js.api import DiscardPolicy, StreamConfig
 
     bus.add_topic("a.events", max_msgs=3, discard=DiscardPolicy.NEW)
@@ -256,7 +256,7 @@ def test_a_stream_that_acknowledges_nothing_confirms_nothing(bus: NatsSink, db: 
     assert not ok and "no_ack" in detail
 
 
-def test_streams_that_drop_what_they_have_acknowledged(bus: NatsSink, db: Database) -> None:
+def test_limits_of_a_stream_drop_acknowledged_messages(bus: NatsSink, db: Database) -> None:
     """The limits of a stream are those of its owner: the traps in the docs."""
     from nats.js.api import RetentionPolicy
 
@@ -281,7 +281,7 @@ def test_another_program_that_answers_confirms_nothing(bus: NatsSink, db: Databa
     assert db.published() == 0
 
 
-def test_the_option_stream_says_which_one(bus: NatsSink, db: Database) -> None:
+def test_events_for_another_stream_than_the_option_names_fail(bus: NatsSink, db: Database) -> None:
     bus.add_topic()
     bus.create(stream="another")
     enqueue_keys(db, ["a"], 1)
@@ -368,7 +368,7 @@ def expect_login(db: Database, right: dict[str, str], wrong: dict[str, str]) -> 
         assert name == "user" or value not in seen
 
 
-def test_user_and_password(start_server: StartServer, db: Database) -> None:
+def test_it_logs_in_with_user_and_password(start_server: StartServer, db: Database) -> None:
     server = start_server('authorization { user: "outbox", password: "s3cret+of/outbox" }')
     client = server.client(user="outbox", password="s3cret+of/outbox")
     client.add_stream("items", ["item.events"])
@@ -376,14 +376,14 @@ def test_user_and_password(start_server: StartServer, db: Database) -> None:
     expect_login(db, {"user": "outbox", "password": "s3cret+of/outbox"}, {"user": "outbox", "password": "no s3cret"})
 
 
-def test_token(start_server: StartServer, db: Database) -> None:
+def test_it_logs_in_with_a_token(start_server: StartServer, db: Database) -> None:
     server = start_server('authorization { token: "t0ken+of/outbox" }')
     server.client(token="t0ken+of/outbox").add_stream("items", ["item.events"])
     add_destination(db, server, {})
     expect_login(db, {"token": "t0ken+of/outbox"}, {"token": "another t0ken"})
 
 
-def test_nkey(start_server: StartServer, db: Database) -> None:
+def test_it_logs_in_with_an_nkey(start_server: StartServer, db: Database) -> None:
     from .nats_keys import Key
 
     key = Key("user")
@@ -393,7 +393,7 @@ def test_nkey(start_server: StartServer, db: Database) -> None:
     expect_login(db, {"nkey_seed": key.seed}, {"nkey_seed": Key("user").seed})
 
 
-def test_credentials(start_server: StartServer, db: Database) -> None:
+def test_it_logs_in_with_credentials(start_server: StartServer, db: Database) -> None:
     from .nats_keys import Operator
 
     operator = Operator()
@@ -415,7 +415,7 @@ def test_ways_to_log_in_exclude_each_other(bus: NatsSink, db: Database) -> None:
     assert not ok and "exclude each other" in detail
 
 
-def test_permissions(start_server: StartServer, db: Database) -> None:
+def test_a_denied_subject_does_not_stop_others(start_server: StartServer, db: Database) -> None:
     """The error has no reply: the subject tells which events it ends. Others go on."""
     users = """authorization {{ users: [
         {{ user: "admin", password: "p" }},
@@ -472,7 +472,7 @@ def add_items(server: NatsServer, certificates: Certificates, **options: Any) ->
     server.client(tls=context, **options).add_stream("items", ["item.events"])
 
 
-def test_tls(start_server: StartServer, db: Database, certificates: Certificates) -> None:
+def test_it_connects_over_tls(start_server: StartServer, db: Database, certificates: Certificates) -> None:
     server = start_server(tls(certificates))
     add_items(server, certificates)
     add_destination(db, server, {})
@@ -499,7 +499,7 @@ def test_a_certificate_for_another_host(start_server: StartServer, db: Database,
     wait_for_failure(db, "the certificate is not valid for localhost")
 
 
-def test_client_certificate(start_server: StartServer, db: Database, certificates: Certificates) -> None:
+def test_it_presents_a_client_certificate(start_server: StartServer, db: Database, certificates: Certificates) -> None:
     server = start_server(tls(certificates, "verify: true"))
     add_items(server, certificates)
     add_destination(db, server, {}, scheme="tls", ca_file=certificates.authority)
@@ -559,7 +559,7 @@ def test_the_check_says_what_an_acknowledgement_is_worth(bus: NatsSink, db: Data
     assert len(bus.client.messages(bus.stream_of())) == 0
 
 
-def test_the_check_of_subjects_with_keys(bus: NatsSink, db: Database) -> None:
+def test_the_check_shows_subjects_with_keys(bus: NatsSink, db: Database) -> None:
     bus.add_topic(subjects=[f"{bus.place}.>"])
     bus.create(subject=f"{bus.place}.{{topic}}.{{aggregate_id}}")
     bus.wait_for(enqueue_keys(db, ["a"], 1))
@@ -568,7 +568,7 @@ def test_the_check_of_subjects_with_keys(bus: NatsSink, db: Database) -> None:
     assert ok and bus.stream_of() in detail
 
 
-def test_a_host_that_is_not_allowed(new_database: NewDatabase, make_sink: MakeSink) -> None:
+def test_it_does_not_connect_to_a_host_that_is_not_allowed(new_database: NewDatabase, make_sink: MakeSink) -> None:
     db = new_database({"outbox.allowed_hosts": "192.0.2.1"})
     sink = make_sink(NatsSink, db)
     sink.create()

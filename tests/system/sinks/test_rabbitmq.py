@@ -283,7 +283,7 @@ def test_a_connection_that_an_operator_closes(rabbit: RabbitmqSink, db: Database
 # -------------------------------------------------------------------------------------------------
 
 
-def test_tls(rabbit: RabbitmqSink, db: Database) -> None:
+def test_it_connects_over_tls(rabbit: RabbitmqSink, db: Database) -> None:
     rabbit.add_topic()
     url = f"amqps://127.0.0.1:{rabbit.broker.tls}"
     db.add_destination("d", url, **{**rabbit.options(), "connect_timeout": "30s"})

@@ -444,7 +444,7 @@ def client_certificate(directory: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("mutual", [False, True], ids=["server", "mutual"])
-def test_tls(db: Database, start: Start, certificates: Certificates, mutual: bool) -> None:
+def test_it_connects_over_tls(db: Database, start: Start, certificates: Certificates, mutual: bool) -> None:
     port = free_port()
     server = start(
         tls_port=str(port), tls_cert_file=certificates.certificate, tls_key_file=certificates.key,
