@@ -2,7 +2,7 @@
 
     1  crash between commit and publishing             test_committed_events_survive_a_crash_before_publishing
     2  published, and crash before it is marked        test_events_published_since_the_saved_cursor_arrive_again
-    3  the acknowledgement gets lost                   test_receivers.py, takes events and cannot say so
+    3  the acknowledgement gets lost                   test_events_with_an_unknown_outcome_arrive_once_more
     4  processing takes longer than expected           test_an_answer_after_the_timeout_sends_the_event_again
     5  an event that can never be processed            test_an_event_that_is_always_refused_becomes_a_dead_letter
     6  nothing goes back to an older version           every drill: see "out of order" in account.py
