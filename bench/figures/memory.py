@@ -14,7 +14,7 @@ AT_ONCE = 1000
 
 @dataclass
 class Memory:
-    """In MiB, without the shared memory of the server."""
+    """Memory in MiB, without the shared memory of the server."""
 
     resident: float  # anonymous and file pages
     anonymous: float

@@ -178,7 +178,7 @@ class Comparison:
         return result["since_commit_sent"]["p50"] / 1000
 
     def wal(self, peer: Peer) -> float:
-        """From the first commit until all are consumed, a transaction each."""
+        """Bytes of WAL from the first commit until all events are consumed; each has a transaction."""
         events = 10_000 if self.bench.quick else 40_000
         peer.clear()
         with peer.deliver() as consumer:

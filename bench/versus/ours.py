@@ -22,7 +22,7 @@ class Native(Peer):
             yield Consumer(self.bench.delivered, lambda: [self.bench.relay_pid()])
 
     def goodput(self, events: int) -> float:
-        """At nginx, which answers 503 to one request in a hundred: `null:` refuses nothing."""
+        """Delivers to an nginx that answers 503 to one request in a hundred, because `null:` refuses nothing."""
         with receivers(self.bench) as port:
             url = f"http://127.0.0.1:{port}/"
             return self.goodput_of(lambda failing: self.most_of(events, self.deliver(url + "unavailable_1" * failing)))
@@ -53,7 +53,7 @@ class Outside(Native):
         ).fetchone()[0]
 
     def drain(self, events: int) -> tuple[float, float]:
-        """From the start of the program to its end."""
+        """Measures from the start of the program to its end."""
         self.clear()
         self.fill(events)
         relay, most = OutboxRelay(self.bench), 0.0

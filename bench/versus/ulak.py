@@ -61,7 +61,7 @@ class Ulak(Peer):
         return rate_of(Consumer(self.completed, self.workers), events, 120)
 
     def goodput(self, events: int) -> float:
-        """At nginx, which answers 503 to one request in a hundred."""
+        """Delivers to an nginx that answers 503 to one request in a hundred."""
 
         def rate(failing: bool) -> float:
             name = "failing" if failing else "well"

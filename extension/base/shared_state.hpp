@@ -87,7 +87,7 @@ struct WorkerSlot {
     std::atomic<std::uint64_t> held_keys;  // by events in trouble
     std::atomic<std::uint64_t> suspects;   // failed or hanging events in memory
     std::atomic<std::uint64_t> lanes_down;
-    // Of the sink's client library; -1 if there is none, or nothing to tell.
+    // Figures of the sink's client library; -1 if there is none, or it reports none.
     std::atomic<std::int64_t> round_trip_p50, round_trip_p99, client_queue, connects, disconnects;
     std::atomic<double> request_limit;   // per second, of the lane with the lowest; 0 if none
     std::atomic<std::uint64_t> read_to;  // a relay looked for events of transactions below this xid

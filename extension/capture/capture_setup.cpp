@@ -179,7 +179,7 @@ static void run_for_each(const List* triggers, const char* before, const char* a
 
 }  // namespace outbox
 
-// With its partitions and children, as LOCK TABLE.
+// Locks the table with its partitions and children, as LOCK TABLE does.
 OUTBOX_FUNCTION(outbox_lock_captured) {
     outbox::check_owns_table(PG_GETARG_OID(0));
     LockRelationOid(PG_GETARG_OID(0), ShareRowExclusiveLock);

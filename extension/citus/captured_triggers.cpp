@@ -117,7 +117,7 @@ static bool has_other_argument(Relation catalog, HeapTuple row, const char* argu
     return strcmp(VARDATA_ANY(DatumGetByteaPP(arguments)), argument) != 0;
 }
 
-// As ALTER TRIGGER ... RENAME changes the name.
+// Changes the name as ALTER TRIGGER ... RENAME does.
 static void set_argument(Oid table, const char* argument) {
     Relation catalog = table_open(TriggerRelationId, RowExclusiveLock);
     ScanKeyData key;

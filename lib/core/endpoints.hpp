@@ -15,10 +15,11 @@
 // question at a time:
 //
 //   sink                                               relay, by outbox_internal.ask_endpoints()
-//   due(); ask(): who falls back and what it lacks,    one transaction under the lock of the
-//   what was settled or refused, whom to fetch for     destination's cursor
-//   answered(): who has changed, fetched events,       after its commit
-//   who has caught up
+//   due(); ask(): endpoints that fall back and their   one transaction under the lock of the
+//   missing events, settled and refused events,        destination's cursor
+//   endpoints to fetch for
+//   answered(): changed endpoints, fetched events,     after its commit
+//   endpoints that have caught up
 //
 // While a question about an endpoint is under way, new events for it wait in the sink. If the endpoint
 // has fallen back with the answer, they are forgotten, because they lie after its cursor. If it has

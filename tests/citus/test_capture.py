@@ -34,7 +34,7 @@ class Event(NamedTuple):
 
 
 def events_of(node: Node) -> list[Event]:
-    """In order of position."""
+    """Returns the events in order of position."""
     rows = node.execute(
         "SELECT event_type, aggregate_id, convert_from(payload, 'UTF8')::jsonb FROM outbox.event ORDER BY position"
     )
@@ -84,7 +84,7 @@ def one_key_of_each_shard(citus: Citus) -> list[int]:
 
 @pytest.fixture
 def orders(citus: Citus) -> Citus:
-    """With a captured distributed table."""
+    """A cluster with a captured distributed table."""
     citus.create_distributed_table("orders", ORDERS, "id")
     citus.coordinator.execute("SELECT outbox.capture('orders')")
     return citus
@@ -92,7 +92,7 @@ def orders(citus: Citus) -> Citus:
 
 @pytest.fixture
 def filled(orders: Citus) -> Citus:
-    """With rows that were captured already."""
+    """A cluster with rows that were captured already."""
     fill(orders)
     assert counted(orders) == each("OrdersCreated", range(1, 21))
     forget(orders)
@@ -489,7 +489,7 @@ def test_a_capture_that_is_rolled_back_leaves_nothing(citus: Citus) -> None:
 
 
 def test_a_capture_follows_the_table(filled: Citus) -> None:
-    """Also on shards that are made after the table was altered."""
+    """This holds for shards that are made after the table was altered, too."""
     run = filled.coordinator.execute
     run("CREATE SCHEMA shop")
     run("ALTER TABLE orders RENAME COLUMN title TO label")

@@ -40,7 +40,7 @@ def wait_for_relays(citus: Citus, destination: str = "d") -> None:
 
 @pytest.fixture
 def orders(citus: Citus) -> Citus:
-    """With a distributed table, and a function that inserts into it and enqueues on the node of the row."""
+    """A cluster with a distributed table, and a function that inserts into it and enqueues on the node of the row."""
     citus.create_distributed_table("orders", ORDERS, "id")
     citus.coordinator.execute(PLACE)
     citus.coordinator.execute(
@@ -170,7 +170,7 @@ def test_a_transaction_that_rolls_back_leaves_nothing_on_any_node(orders: Citus,
 
 
 def test_a_node_that_refuses_at_commit_undoes_the_events_of_all(orders: Citus) -> None:
-    """By a deferred constraint on the shard of one worker, which fails when Citus prepares there."""
+    """A deferred constraint on the shard of one worker fails when Citus prepares there."""
     first, second = (orders.key_on("orders", worker) for worker in orders.workers)
     orders.workers[1].execute_here(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused at commit'; END $$",

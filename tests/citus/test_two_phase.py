@@ -198,7 +198,7 @@ class Writer(threading.Thread):
             self.failure = failure
 
     def transaction(self, connection: psycopg.Connection) -> None:
-        """In ascending order of keys, so that writers do not deadlock."""
+        """Changes keys in ascending order, so that writers do not deadlock."""
         keys = sorted(self.random.sample(range(1, AGGREGATES + 1), self.random.randint(1, 4)))
         undo = self.random.random() < 0.15
         with connection.transaction(force_rollback=undo):

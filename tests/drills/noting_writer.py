@@ -22,7 +22,7 @@ from ledger import Writer
 # Errors of functions of the SQL edition that were replaced while a statement waited for a lock.
 REPLACED = ("cache lookup failed for function", "could not open relation with OID")
 
-# So that all writers together leave the receivers, and the tests, some time.
+# The pause of each writer leaves processor time to the receivers and the tests.
 PAUSE = 0.004
 
 

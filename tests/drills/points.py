@@ -158,7 +158,7 @@ def during_settle(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def during_record(drill: Drill) -> Iterator[int]:
-    """Events were refused, or their retries are due or confirmed, and that is being written down."""
+    """Stops while the relay records refused events, retries that are due, or confirmed retries."""
     with blocked(drill, drill.relay(), "LOCK TABLE outbox.delivery IN SHARE MODE") as relay:
         yield relay
 
@@ -235,7 +235,7 @@ def during_emptying(drill: Drill) -> Iterator[int]:
 
 @contextmanager
 def during_seek(drill: Drill) -> Iterator[int]:
-    """In the middle of the statement: the cursor is locked, and has not moved."""
+    """Stops in the middle of the statement: the cursor is locked, and has not moved."""
     operator = drill.database.connect()
     pid = operator.info.backend_pid
     result: list[BaseException | None] = []

@@ -92,7 +92,7 @@ class ExactlyOnceDrill(Writing):
 
 
 class OutsideDrill(ExactlyOnceDrill):
-    """With two processes of outbox-relay."""
+    """Uses two processes of outbox-relay."""
 
     OPTIONS = {"relay": "external"}
 

@@ -15,8 +15,8 @@ from waiting import wait_until
 from .drill import SETTINGS, Drill
 from .test_outbox_relay import HOLDER
 
-# Nobody dies here, so nobody need take over; on a loaded machine a short lease would end. Of two processes one
-# could take a destination before the other has noticed that it lost it, and it could not be seen when that ends.
+# No process dies here, so none need take over, and a short lease would end on a loaded machine. There is one process:
+# with two, one could take a destination before the other notices the loss, and the test could not see when that ends.
 OPTIONS = 'lease = "60s"\nshutdown_timeout = "5s"'
 
 

@@ -95,7 +95,7 @@ class RelayDrill(Drill):
         assert name is not None
         return self.relays[name]
 
-    # ---- what goes wrong --------------------------------------------------------------------------
+    # ---- accidents ------------------------------------------------------------------------------
 
     def kill_relay(self) -> None:
         relay = self.served()
@@ -112,7 +112,7 @@ class RelayDrill(Drill):
         relay.start()
 
     def freeze_relay(self) -> None:
-        """For longer than its lease, so that another one takes its destinations."""
+        """Stops the relay for longer than its lease, so that another one takes its destinations."""
         relay = self.served()
         with self.noted("relay"):
             relay.freeze()
@@ -144,7 +144,7 @@ class RelayDrill(Drill):
         self.served("calm")
 
     def kill_sessions(self) -> None:
-        """Of both relays, while they serve. Each starts over with a new lease."""
+        """Ends the sessions of both relays while they serve. Each starts over with a new lease."""
         before = {destination: self.lease(destination) for destination in ("suffering", "calm")}
         with self.noted("relay"):
             self.database.execute(

@@ -184,7 +184,7 @@ class PubSubWire(Wire):
         )
 
     def start(self) -> None:
-        """Again, after stop(): on the same port."""
+        """Starts, also after stop(), on the same port."""
         self._server = self.grpc.server(
             futures.ThreadPoolExecutor(64), handlers=(Handler(self),), options=[("grpc.so_reuseport", 0)]
         )

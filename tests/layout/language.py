@@ -54,17 +54,17 @@ VALUE = r"(?:-?\d+|std::nullopt|nullptr|NULL|[Nn]ull|[Ee]mpty|[Nn]one|[Nn]othing
 PATTERNS = {
     "noun clause": (
         r"^(?:[Ww]hat|[Ww]ho|[Ww]hose|[Ww]hom|Which)\b(?![`(]|.*\?)"
-        r"|^(?:[Ww]hether|Why|How (?:many|much|long|often|far|large|old|fast|soon))\b[^,?]*$"
+        r"|^[Ww]hether\b(?!.* or )|^(?:[Ww]hether|Why|How (?:many|much|long|often|far|large|old|fast|soon))\b[^,?]*$"
         r"|[;:] (?:and |but )?what [^,;?]*\b(?:is|are|was|were|has|comes?)\b[^,;?]*\b(?:is|are|was|were|stays?|must|may)\b"
         r"|^That (?:an?|the|no|every|each|all|what|it|they|one|nothing|nobody|only|two|many)\b"
         r"|^To \w+ [^,]* is to\b"
     ),
     "object in front": (
-        r"^Of (?!course)(?!(?:the|these|two|several|both)\b[^.]*, )"
+        r"^Of (?!course)(?!(?:the|these|two|several|both)\b[^.]*, (?:the|one|an?|\d))"
         r"|[;:] of (?:this|that|these|those|it|them|two|what)\b"
         r"|^(?:This|Those|These|The rest|All this) (?:it|they|we|nobody|everybody|(?:the|an?) \w+ \w+s) "
         r"|^(?:These|Those) \w+s (?:the|an?|it|they|all of them) "
-        r"|^(?:Whether|Why)\b(?!.* or )[^,:?]*, (?:an?|the|it|no|nobody|only|nothing)\b"
+        r"|^Why\b[^,:?]*, (?:an?|the|it|no|nobody|only|nothing)\b"
         r"|^\w+(?:ed|eft|ept|wn) (?:is|are|was|were) (?:the|an?|all|what|only|no|also|those|events)\b"
     ),
     "person": rf"\b(?:[Ww]hoever|[Hh]e|[Hh]is|[Hh]im|himself)\b|{THINGS_ARE_NO_PERSONS}\bwho\b",
@@ -107,6 +107,7 @@ NEW_PARAGRAPH = re.compile(r"(?:[*+-]|\d+\.|#+|>|\|) ")
 END_OF_SENTENCE = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=[.!?])[)\"`*]{0,2}\s+")
 WORD = re.compile(r"[A-Za-z]{2}")
 NO_PROSE = re.compile(r"(?:fmt:|type:|noqa\b|ruff:|NOLINT|clang-format )|[-=+| ]+$")
+RULE = re.compile(r"^[-=]{3,} | [-=]{3,}$")
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def markdown(text: str) -> list[Line]:
 def paragraphs(block: list[Line]) -> Iterator[list[Line]]:
     paragraph: list[Line] = []
     for number, line in block:
-        text = "" if NO_PROSE.match(line.strip()) else line.strip()
+        text = "" if NO_PROSE.match(line.strip()) else RULE.sub("", line.strip())
         if paragraph and (not text or NEW_PARAGRAPH.match(text)):
             yield paragraph
             paragraph = []

@@ -28,7 +28,7 @@ class Patterns(unittest.TestCase):
             ("object in front", "Of each held key only the first row has a time."),
             ("object in front", "Settled are the events of all transactions."),
             ("object in front", "These options the sink reads at its start."),
-            ("object in front", "Whether a topic may be used, a broker tells only later."),
+            ("noun clause", "Whether a topic may be used, a broker tells only later."),
             ("person", "Whoever waits for a lock gives up before he looks for a deadlock."),
             ("person", "The relay who has the lease saves the cursor."),
             ("no measure", "After so many failed attempts an event becomes a dead letter."),

@@ -51,7 +51,7 @@ QUERIES = {
     "subscription": "SELECT c.name || ' ' || s.event_type, s.handler::text FROM inbox.subscription AS s "
     "  JOIN inbox.consumer AS c ON c.id = consumer_id WHERE role <> %(role)s",
 }  # fmt: skip
-# Of the victim, if there is one: schema `victim`, consumer `theirs`.
+# Data of the victim, if there is one: schema `victim`, consumer `theirs`.
 CONTENTS = {
     "message": "SELECT m.event_id || ' ' || c.name, md5(m::text) FROM inbox.message AS m JOIN inbox.consumer AS c ON c.id = consumer_id "
     "  WHERE role <> %(role)s",

@@ -125,7 +125,7 @@ def test_a_row_beside_confirmed_ones_is_not_run(owner: Attacker) -> None:
     database.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA inbox TO {owner.role}")
     database.execute(f"REASSIGN OWNED BY {owner.role} TO postgres")
     assert_nothing_runs(database, owner)
-    # And a row that is inserted while the processor works.
+    # The same for a row that is inserted while the processor works.
     database.execute("DELETE FROM inbox.subscription WHERE handler <> 'public.nothing'")
     database.execute("DELETE FROM inbox.message")
     wake(database)

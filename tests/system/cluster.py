@@ -30,7 +30,7 @@ from waiting import SLOWNESS, Stopwatch, wait_until
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUPERUSER = "postgres"
 
-# Whether databases have the SQL edition of pg_outbox, on servers without its library. outbox-relay serves all
+# True if databases have the SQL edition of pg_outbox, on servers without its library. outbox-relay serves all
 # destinations then, and tests with the marks `extension` and `worker` are left out.
 SQL_EDITION = os.environ.get("OUTBOX_TEST_EDITION") == "sql"
 

@@ -26,7 +26,7 @@ EDITION_RELAY = "edition_relay"
 
 
 def running_relays(cluster: Cluster) -> dict[str, OutboxRelay]:
-    """By database."""
+    """Returns the running relays by database."""
     return cluster.__dict__.setdefault("relays", {})
 
 
@@ -180,13 +180,13 @@ class Database:
             self.run_relay()
 
     def log_of_relay(self) -> str:
-        """Since the test began."""
+        """Returns the lines of the relay since the test began."""
         if OUTSIDE:
             return running_relays(self.cluster)[self.name].text()
         return self.cluster.log_since(self.cluster.test_began)
 
     def blocks_read(self, statement: str) -> int:
-        """By a statement, from memory or the disk."""
+        """Returns the number of blocks that a statement reads, from memory or the disk."""
         plan = self.value(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) {statement}")
         return plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
 

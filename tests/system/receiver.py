@@ -150,7 +150,7 @@ class Receiver:
         self._decoded_requests = 0
         self.listen()
 
-    # ---- what tests ask for -------------------------------------------------------------------
+    # ---- questions of tests -------------------------------------------------------------------
 
     def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"

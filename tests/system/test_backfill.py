@@ -132,7 +132,7 @@ def test_an_empty_table_is_finished_at_once(source: Database) -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_keys_of_several_columns_and_any_type(source: Database, batch: int) -> None:
-    """As many rows share each first column, batches end in the middle of them."""
+    """Many rows share each first column, so batches end in the middle of them."""
     source.execute(
         "CREATE TYPE size AS ENUM ('small', 'large', 'huge');"
         'CREATE DOMAIN code AS varchar(8) COLLATE "C";'

@@ -1,4 +1,4 @@
-"""Events of statements that change many rows of captured tables: they are written together, which nobody may notice."""
+"""Statements that change many rows of captured tables: their events are written together, without a visible trace."""
 
 from __future__ import annotations
 

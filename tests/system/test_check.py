@@ -112,7 +112,7 @@ def test_a_server_that_speaks_no_tls(database: Database, receiver: Receiver, htt
 
 
 def test_a_server_that_answers_https_in_plain_http(database: Database, http: None) -> None:
-    """As web servers do."""
+    """Web servers do so."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def refuse() -> None:

@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass
 class Client:
-    """As a browser with a page of the console."""
+    """Acts as a browser with a page of the console."""
 
     url: str
     cookie: str = ""

@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
 
 def options_of(database: Database) -> dict[str, list[Option]]:
-    """By sink, in the order of the declarations."""
+    """Returns the options by sink, in the order of their declarations."""
     sinks: dict[str, list[Option]] = {}
     for row in database.execute("SELECT * FROM outbox.destination_options()"):
         sinks.setdefault(row[0], []).append(Option(*row))

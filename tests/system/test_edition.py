@@ -392,7 +392,7 @@ def test_a_wrong_setting_is_refused(edition: Site, name: str, value: str, reason
         ("default", '{"url": "null:"}', 'cannot be called "default"'),
         ("d", '{"url": "https://u:secret@example.com/"}', "password in a URL"),
         ("d", '{"url": "https://example.com/", "token": "x"}', '"token" is a credential'),
-        # Of these, SQL is the only reader.
+        # Only SQL reads these.
         ("d", '{"url": "pull:x"}', 'the URL of a pull destination is "pull:"'),
         ("d", '{"url": "pull:", "lanes": "0"}', 'invalid value for option "lanes"'),
         ("d", '{"url": "pull:", "retry_base": "1 fortnight"}', 'Invalid duration "1 fortnight"'),

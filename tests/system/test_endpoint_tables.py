@@ -87,7 +87,7 @@ def place(connection: psycopg.Connection) -> dict[str, Any]:
 
 
 def copies(database: Database, ids: list[str]) -> dict[str, list[int]]:
-    """Where these events are in the log, as a relay tells it."""
+    """Returns the places of these events in the log, in the form that relays use."""
     rows = database.execute(
         "SELECT e.xid::text::bigint, e.position FROM outbox.event AS e WHERE e.event_id = ANY (%s) ORDER BY e.position",
         (ids,),

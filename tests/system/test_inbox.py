@@ -1,4 +1,4 @@
-"""From one database into another: the postgresql sink, the inbox, its processors and handlers.
+"""Delivery from one database into another: the postgresql sink, the inbox, its processors and handlers.
 
 Polls are an hour apart on these servers (cluster.py), so each event is applied after a wake-up.
 """

@@ -214,7 +214,7 @@ def test_ledger_with_kills(
     victim: str,
     synchronous_commit: str,
 ) -> None:
-    """With asynchronous commits a crash forgets some of them: none of those may have arrived."""
+    """A crash forgets some asynchronous commits: no event of those may have arrived."""
     settings = {
         "synchronous_commit": synchronous_commit,
         "outbox.cursor_flush_interval": "100ms",  # so that saved cursors matter

@@ -19,7 +19,7 @@ from receiver import Receiver, Request, answer
 from test_ledger import set_up, wait_for_new_arrivals, writers
 from waiting import stays, wait_until
 
-# So that cursors are saved soon.
+# Cursors are saved soon.
 SETTINGS = {"outbox.cursor_flush_interval": "50ms"}
 
 

@@ -1,4 +1,4 @@
-"""From the log to a destination: delivered events, their times and order, and open transactions.
+"""Delivery from the log to a destination: delivered events, their times and order, and open transactions.
 
 Polls are an hour apart on these servers (cluster.py), so each event arrives after a wake-up.
 """

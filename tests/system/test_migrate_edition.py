@@ -164,7 +164,7 @@ class World:
         self.database.execute("INSERT INTO outbox.receipt_1 VALUES (gen_random_uuid(), 'audit', 2, now())")
 
     def trouble(self) -> None:
-        """At the pull destination: retries, dead letters, held keys, and a batch under a lease."""
+        """Makes retries, dead letters, held keys and a batch under a lease at the pull destination."""
         with self.as_role("fetching") as session:
             rows = session.execute(
                 "SELECT token, event_id, ordering_key FROM outbox.fetch('taken', 30, '1 day')"
@@ -445,7 +445,7 @@ def test_a_backfill_under_way_goes_on(database: Database, migrate: Migrate) -> N
 # Refusals
 # -------------------------------------------------------------------------------------------------
 
-# By name: what somebody has done, and the reason that is given.
+# By name: a statement of a user, and the reason of the refusal.
 OF_BOTH = {
     "function": (
         "CREATE FUNCTION f() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM outbox.event; END",

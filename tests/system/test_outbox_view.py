@@ -432,7 +432,7 @@ def test_an_application_with_prepared_statements_goes_on(database: Database) -> 
 
 @pytest.mark.extension("there the transaction must be tried again: test_edition.py")
 def test_a_transaction_that_began_before_goes_on(database: Database) -> None:
-    """Also with a snapshot from before the adoption."""
+    """Its snapshot may be from before the adoption."""
     database.execute(SEED_TABLE)
     with database.connect() as application:
         application.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

@@ -105,7 +105,7 @@ def failures(database: Database) -> list[tuple[str, int, str]]:
 
 
 def names_of_objects(outbox: Database, inbox: Database) -> set[str]:
-    """Without those of which newer majors have more, or have them in other words."""
+    """Leaves out objects that newer majors have more of, or describe in other words."""
     names = {*objects_of(outbox, "outbox"), *objects_of(inbox, "inbox")}
     of_newer = re.compile("member type |constraint .*_not_null")  # since 17, and since 18
     return {name.replace('"', "") for name in names if not of_newer.match(name)}

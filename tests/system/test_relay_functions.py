@@ -225,7 +225,7 @@ def test_a_commit_is_on_disk_before_its_events_are_read(db: Database) -> None:
 
 
 def test_a_destination_that_was_given_up(db: Database) -> None:
-    """By a relay that has forgotten its token."""
+    """A relay that has forgotten its token gives it up."""
     caller, number = Caller(db), number_of(db)
     caller.beat()
     lease = caller.take(number)["lease"]
@@ -322,7 +322,7 @@ def blocks_of(session: psycopg.Connection, statement: str) -> int:
 
 
 def test_calls_do_not_read_all_waiting_events(db: Database) -> None:
-    """Also with plans that were made while the tables were empty."""
+    """This holds with plans that were made while the tables were empty, too."""
     caller, number, token = Caller(db), number_of(db), uuid.uuid4()
     caller.beat()
     lease = caller.take(number)["lease"]

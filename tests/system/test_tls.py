@@ -126,7 +126,7 @@ def test_events_arrive_over_tls_in_order_of_their_keys(
 def test_a_server_may_end_each_connection_after_a_few_requests(
     database: Database, tls_server: Callable[..., TlsServer], http2: bool
 ) -> None:
-    """As nginx does, by default after a thousand: no request fails for that, and keys stay in order."""
+    """nginx does so after a thousand requests by default. No request fails because of it, and keys stay in order."""
     server = tls_server(http2=http2, requests=30)
     database.add_destination("d", server.url(), ca_file=server.authority)
     with database.connection.transaction():
@@ -192,7 +192,7 @@ def test_a_redirect_is_a_failure_that_says_so(database: Database, tls_server: Ca
 
 
 def test_retry_after_may_be_a_date(database: Database, tls_server: Callable[..., TlsServer]) -> None:
-    """As without TLS, which test_http.py tests."""
+    """The same holds without TLS: test_http.py."""
     server = tls_server()
     database.add_destination("d", server.url(path="later"), ca_file=server.authority)
     database.enqueue()

@@ -221,7 +221,7 @@ def assert_noted(inbox: Database) -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 def test_effects_of_a_claimed_message_go_on_with_its_trace(inbox: Database, together: bool) -> None:
-    """Also if several messages are completed in one transaction."""
+    """The same holds if several messages are completed in one transaction."""
     inbox.execute(NOTE)
     inbox.execute("SELECT inbox.create_consumer('c')")
     receive(inbox, "c", *RECEIVED)

@@ -62,7 +62,7 @@ def test_an_upgraded_database_has_the_objects_of_a_new_one(new_database: NewData
 # Data
 # -------------------------------------------------------------------------------------------------
 
-# As the library of that version wrote an event. The present one refuses to write to objects of another version.
+# The library of that version wrote an event like this. The present one refuses to write to objects of another version.
 OLD_ENQUEUE = """
     INSERT INTO outbox.event_0 (position, xid, occurred_at, event_id, version, schema_version, topic, aggregate_type,
                                 aggregate_id, event_type, ordering_key, content_type, payload)

@@ -235,7 +235,7 @@ def test_a_wrong_form_is_an_error_that_does_not_show_it(
 
 
 def test_secrets_that_sign_are_shown_nowhere(db: Database, receiver: Receiver) -> None:
-    """Also not when a receiver repeats them, with or without their mark."""
+    """A receiver may repeat them, with or without their prefix."""
     private, _ = key_pair("k")
     said = f"not {secret('a')}, {secret('b')[6:]}, {private}, {private[5:]}"
     receiver.on(everything, answer(500, body=said.encode()), times=1)

@@ -128,7 +128,7 @@ class FakePubSub:
         self.start()
 
     def start(self) -> None:
-        """Again, after stop(): on the same port."""
+        """Starts, also after stop(), on the same port."""
         self._server = grpc.server(futures.ThreadPoolExecutor(32), options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self._handlers(),))
         address = f"127.0.0.1:{self.port}"

@@ -161,7 +161,7 @@ class TcpProxy:
         self.port = port or free_port()  # it may listen again later
         self.listen()
 
-    # ---- what tests ask for -----------------------------------------------------------------------
+    # ---- questions of tests -----------------------------------------------------------------------
 
     def lose_requests(self, times: int) -> None:
         """Resets the connection before the server gets COMMIT."""

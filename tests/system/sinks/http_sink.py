@@ -61,7 +61,7 @@ class HttpSink(Sink):
 
 
 class Http2Sink(HttpSink):
-    """Over TLS and HTTP/2: nginx passes requests on to the proxy, and answers 502 where that ends a connection."""
+    """Uses TLS and HTTP/2: nginx passes requests on to the proxy, and answers 502 if that ends a connection."""
 
     name = "http2"
 

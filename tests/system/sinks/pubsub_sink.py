@@ -127,7 +127,7 @@ class PubSubSink(Sink):
         return self.error(401, "UNAUTHENTICATED")
 
     def create_with_credentials(self) -> None:
-        """Not for emulators, which get no credentials."""
+        """Creates the destination for the real service; emulators get no credentials."""
         self.database.add_destination("d", f"{self.url()}?endpoint=http://127.0.0.1:{self.proxy.port}")
         self.map_credentials()
 

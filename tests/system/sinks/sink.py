@@ -181,7 +181,7 @@ class Sink(ABC):
     def close(self) -> None:
         self.proxy.close()
 
-    # ---- what `cannot` leaves out -----------------------------------------------------------------
+    # ---- exceptions: `cannot` ---------------------------------------------------------------------
 
     def carried(self, request: Request) -> list[Message]:
         """`requests`: returns the events in a recorded request."""

@@ -36,7 +36,7 @@ def kafka(database: Database, make_sink: MakeSink) -> KafkaSink:
 
 
 def add_destination(sink: KafkaSink, listener: str, mapping: dict[str, str], **options: str) -> None:
-    """By way of another listener. A login takes its time on a machine that is busy."""
+    """Adds a destination that uses another listener. A login takes long on a busy machine."""
     scheme = "kafkas" if listener in ("tls", "mutual") else "kafka"
     url = f"{scheme}://127.0.0.1:{sink.broker.ports[listener]}"
     sink.database.add_destination("d", url, **{**sink.options(), "connect_timeout": "30s", **options})
@@ -307,7 +307,7 @@ def test_a_quota_shows_as_throttling(kafka: KafkaSink, db: Database) -> None:
 
 @pytest.fixture
 def with_current_library(make_cluster: MakeCluster, make_sink: MakeSink, monkeypatch: pytest.MonkeyPatch) -> KafkaSink:
-    """On a server that finds the librdkafka that Confluent's client brings."""
+    """The sink on a server that finds the librdkafka of Confluent's client."""
     cluster = make_cluster(started=False)
     (library,) = INSTALLED.glob("python/lib/python3*/site-packages/confluent_kafka.libs/librdkafka-*")
     directory = cluster.directory / "library"

@@ -121,7 +121,7 @@ def test_a_broker_that_is_away_at_the_start_is_the_destinations_failure(db: Data
 
 
 def test_another_producer_with_our_id_fences_us_off(kafka: KafkaSink, db: Database) -> None:
-    """As a relay of an old primary would. We take over again."""
+    """The relay of a former primary would do so. Our relay takes over again."""
     from confluent_kafka import Producer
 
     ids = enqueue_keys(db, ["a", "b"], 10)

@@ -30,7 +30,7 @@ def db(database: Database) -> Database:
 
 @pytest.fixture(params=[MqttSink, MochiSink], ids=lambda kind: kind.name)
 def mqtt(database: Database, make_sink: MakeSink, request: pytest.FixtureRequest) -> MqttSink:
-    """With each broker."""
+    """The sink with each of the brokers."""
     sink = make_sink(request.param, database)
     assert isinstance(sink, MqttSink)
     return sink
@@ -49,7 +49,7 @@ def listener(sink: MqttSink) -> Mosquitto:
 
 
 def add_destination(sink: MqttSink, name: str, mapping: dict[str, str], **options: str) -> None:
-    """By way of another listener."""
+    """Adds a destination that uses another listener."""
     scheme = "mqtts" if name in ("tls", "mutual") else "mqtt"
     url = f"{scheme}://127.0.0.1:{listener(sink).ports[name]}"
     sink.database.add_destination("d", url, **{**sink.options(), "connect_timeout": "30s", **options})
@@ -349,8 +349,10 @@ def own_broker() -> Iterator[Mosquitto]:
 
 
 @pytest.mark.parametrize("qos", ["1", "2"])
-def test_a_killed_broker_loses_nothing(own_broker: Mosquitto, db: Database, qos: str) -> None:
-    """Without a disk, it loses its sessions, and what it has not passed on."""
+def test_unconfirmed_messages_are_sent_again_after_a_broker_is_killed(
+    own_broker: Mosquitto, db: Database, qos: str
+) -> None:
+    """Without a disk it loses its sessions, and messages that it has not passed on."""
     sink = MqttSink(db, own_broker)
     try:
         sink.create(qos=qos, connect_timeout="1s")

@@ -449,7 +449,7 @@ def test_a_denied_subject_does_not_stop_others(start_server: StartServer, db: Da
 
 @pytest.fixture(scope="module")
 def certificates() -> Iterator[Certificates]:
-    """In a directory that the server may read."""
+    """Makes certificates in a directory that the server may read."""
     with tempfile.TemporaryDirectory(prefix="outbox-certificates-") as directory:
         Path(directory).chmod(0o755)
         yield make_certificates(Path(directory))

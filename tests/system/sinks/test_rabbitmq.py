@@ -242,7 +242,7 @@ def mortal() -> Iterator[RabbitmqServer]:
 
 
 def test_a_server_that_is_killed(mortal: RabbitmqServer, db: Database) -> None:
-    """Not with a quorum queue: the server forgets one that is seconds old."""
+    """The queue is classic, because the server forgets a quorum queue that is seconds old."""
     rabbit = RabbitmqSink(db, mortal)
     rabbit.add_topic()
     rabbit.create()

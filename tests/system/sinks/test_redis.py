@@ -343,7 +343,7 @@ def test_a_server_that_is_busy_with_a_script(db: Database, start: Start) -> None
 
 
 def test_a_server_that_is_killed_with_its_data_on_disk(db: Database, start: Start) -> None:
-    """With appendfsync always, what was confirmed is there after a crash, and nothing is there twice."""
+    """With appendfsync always, confirmed entries survive a crash, and no entry is there twice."""
     server = start(appendonly="yes", appendfsync="always")
     sink = own_sink(db, server)
     sink.create()

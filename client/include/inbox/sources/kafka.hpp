@@ -29,7 +29,7 @@ struct KafkaOptions {
     std::string group;                // consumer group; processes with the same one share the work
     std::vector<std::string> topics;  // names; one that begins with ^ is a regular expression
 
-    // Whether offsets are saved in the consumer's database, one for each partition, in the
+    // True if offsets are saved in the consumer's database, one for each partition, in the
     // transactions of the handlers, and reading begins there. Otherwise it begins where the group
     // has committed.
     bool offsets_in_database = false;
