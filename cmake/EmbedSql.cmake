@@ -1,6 +1,7 @@
 # Makes a C++ file of install scripts. -D VERSION, OUTPUT, FILES (joined to one), UPGRADES.
 function(append_literal file)
   file(READ ${file} text)
+  string(REGEX REPLACE "^\\\\echo [^\n]*\n" "" text "${text}") # of a script for ALTER EXTENSION
   string(APPEND source "R\"pg_inbox(${text})pg_inbox\"\n")
   set(source "${source}" PARENT_SCOPE)
 endfunction()

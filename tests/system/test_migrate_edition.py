@@ -567,8 +567,8 @@ def test_what_is_not_there_or_there_already(new_database: NewDatabase, migrate: 
     database = new_database()
     assert "the extension of pg_outbox is installed here already" in migrate(database, "native")
     assert "pg_outbox is not installed in this database" in migrate(new_database(extension=False), "sql")
-    database.execute("UPDATE pg_extension SET extversion = '0.1.0' WHERE extname = 'pg_outbox'")
-    assert "version 0.1.0 of pg_outbox is installed here" in migrate(database, "sql")
+    database.execute("UPDATE pg_extension SET extversion = '0.0.9' WHERE extname = 'pg_outbox'")
+    assert "version 0.0.9 of pg_outbox is installed here" in migrate(database, "sql")
 
 
 def test_a_server_without_the_library(make_cluster: MakeCluster, installation: Installation, migrate: Migrate) -> None:

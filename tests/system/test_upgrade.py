@@ -1,11 +1,14 @@
 """Upgrades with ALTER EXTENSION … UPDATE, and of pg_inbox without CREATE EXTENSION.
 
-tests/upgrade has the install scripts of the versions before, as they were released. The library is
-the new one, as for every database whose server has been restarted with a new package.
+The versions before are those that scripts/freeze.sh has kept in tests/upgrade when they were released, and an
+invented one: the present install scripts, with what an upgrade has to undo at their end. The library is the new
+one, as for every database whose server has been restarted with a new package.
 """
 
 from __future__ import annotations
 
+import lzma
+import re
 import shutil
 import subprocess
 
@@ -18,19 +21,77 @@ from database import Database, NewDatabase
 from receiver import Receiver
 from waiting import wait_until
 
-OLD_SCRIPTS = REPOSITORY / "tests/upgrade"
-OLD = "0.1.0"
-
 pytestmark = pytest.mark.extension
+
+FROZEN = REPOSITORY / "tests/upgrade"
+INVENTED = "0.0.0"  # sql/CMakeLists.txt makes the scripts that lead from it to the new version
+(NEW,) = re.findall(r"project\(pg_outbox VERSION ([0-9.]+)", (REPOSITORY / "CMakeLists.txt").read_text())
+RELEASED = {path.name.partition("--")[2].removesuffix(".sql.xz") for path in FROZEN.glob("*.sql.xz")} - {NEW}
+VERSIONS = [INVENTED, *sorted(RELEASED, key=lambda version: [int(number) for number in version.split(".")])]
+
+# How the invented version differs from the new one: a function and a view that are gone, a view with another column, and
+# without a function that is part of a right, a trigger, an event trigger and a comment.
+INVENTED_CHANGES = {
+    "outbox": """
+        CREATE FUNCTION outbox.gone() RETURNS int LANGUAGE sql AS 'SELECT 1';
+        CREATE VIEW outbox.gone_view AS SELECT outbox.gone();
+        ALTER VIEW outbox.lease RENAME COLUMN destination TO other;
+        DROP FUNCTION outbox.skip_shard;
+        DROP TRIGGER refuse_truncate ON outbox.endpoint;
+        DROP EVENT TRIGGER outbox_follow_shards;
+        COMMENT ON VIEW outbox.status IS NULL;
+    """,
+    "inbox": """
+        CREATE FUNCTION inbox.gone() RETURNS int LANGUAGE sql AS 'SELECT 1';
+        CREATE VIEW inbox.gone_view AS SELECT inbox.gone();
+        ALTER VIEW inbox.lag RENAME COLUMN consumer TO other;
+        DROP FUNCTION inbox.confirm_reset;
+        DROP TRIGGER wake_keeper ON inbox.subscription;
+        COMMENT ON VIEW inbox.status IS NULL;
+    """,
+}
+
+
+def script_of(schema: str, version: str, installation: Installation) -> str:
+    """Returns what CREATE EXTENSION runs for a version before."""
+    if version != INVENTED:
+        return lzma.decompress((FROZEN / f"pg_{schema}--{version}.sql.xz").read_bytes()).decode()
+    script = (installation.build / f"sql/pg_{schema}--{NEW}.sql").read_text()
+    assert script.count(f"SELECT '{NEW}';") == 1  # in the function version()
+    return script.replace(f"SELECT '{NEW}';", f"SELECT '{INVENTED}';") + INVENTED_CHANGES[schema]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def old_versions(installation: Installation) -> None:
     """Makes CREATE EXTENSION … VERSION find the versions before."""
     (control,) = installation.stage.rglob("pg_inbox.control")
-    for script in OLD_SCRIPTS.glob("*.sql"):
-        shutil.copy(script, control.parent)
-        (control.parent / script.name).chmod(0o644)
+    for schema in INVENTED_CHANGES:
+        shutil.copy(installation.build / f"sql/pg_{schema}--{INVENTED}--{NEW}.sql", control.parent)
+        for version in VERSIONS:
+            script = control.parent / f"pg_{schema}--{version}.sql"
+            script.write_text(script_of(schema, version, installation))
+            script.chmod(0o644)
+
+
+@pytest.fixture(params=VERSIONS)
+def old(request: pytest.FixtureRequest) -> str:
+    """The version to be upgraded."""
+    return request.param
+
+
+# The library works with objects whose first two numbers are its own.
+of_another_generation = pytest.mark.parametrize(
+    "old", [version for version in VERSIONS if version.split(".")[:2] != NEW.split(".")[:2]]
+)
+by_the_script = pytest.mark.parametrize("old", [INVENTED])  # whatever the version before is
+
+
+@pytest.mark.parametrize("schema", INVENTED_CHANGES)
+def test_a_released_version_is_not_changed(installation: Installation, schema: str) -> None:
+    frozen = FROZEN / f"pg_{schema}--{NEW}.sql.xz"
+    if frozen.exists():
+        script = (installation.build / f"sql/pg_{schema}--{NEW}.sql").read_text()
+        assert lzma.decompress(frozen.read_bytes()).decode() == script, "give it a new version in CMakeLists.txt"
 
 
 def dump_and_restore(source: Database, target: Database) -> None:
@@ -45,11 +106,11 @@ def dump_and_restore(source: Database, target: Database) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", ["inbox", "outbox"])
-def test_an_upgraded_database_has_the_objects_of_a_new_one(new_database: NewDatabase, schema: str) -> None:
+@pytest.mark.parametrize("schema", INVENTED_CHANGES)
+def test_an_upgraded_database_has_the_objects_of_a_new_one(new_database: NewDatabase, schema: str, old: str) -> None:
     fresh, upgraded, restored = (new_database(extension=False) for _ in range(3))
     fresh.execute(f"CREATE EXTENSION pg_{schema}")
-    upgraded.execute(f"CREATE EXTENSION pg_{schema} VERSION '{OLD}'")
+    upgraded.execute(f"CREATE EXTENSION pg_{schema} VERSION '{old}'")
     expected = objects_of(fresh, schema)
     assert differences(expected, objects_of(upgraded, schema)) != {}
     upgraded.execute(f"ALTER EXTENSION pg_{schema} UPDATE")
@@ -83,10 +144,10 @@ def update(database: Database) -> None:
 
 
 @pytest.fixture
-def outbox(new_database: NewDatabase) -> Database:
+def outbox(new_database: NewDatabase, old: str) -> Database:
     """A database with the objects of the version before."""
     database = new_database(extension=False)
-    database.execute(f"CREATE EXTENSION pg_outbox VERSION '{OLD}'")
+    database.execute(f"CREATE EXTENSION pg_outbox VERSION '{old}'")
     return database
 
 
@@ -101,7 +162,7 @@ def test_events_in_every_state_survive(outbox: Database, receiver: Receiver, htt
     assert outbox.value(fail, (True, refused[0])) == "DEAD"
     outbox.value(fail, (False, retried[0]))
     assert outbox.execute("SELECT state, count(*) FROM outbox.delivery GROUP BY 1 ORDER BY 1") == [
-        ("DEAD", 1), ("RELEASED", 1),
+        ("DEAD", 1), ("RETRY", 1),
     ]  # fmt: skip
     waiting = old_events(outbox, "waiting", 20)
     replay = outbox.value("SELECT outbox.replay('bus', event_ids => ARRAY[%s::uuid])", (refused[1],))
@@ -176,14 +237,14 @@ def test_an_outbox_view_still_takes_events(outbox: Database, layout: str) -> Non
 VIEW_COLUMNS = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'app_outbox'::regclass ORDER BY attnum"
 
 
-def test_rights_survive_and_grow(new_database: NewDatabase) -> None:
+def test_rights_survive_and_grow(new_database: NewDatabase, old: str) -> None:
     """A role keeps single privileges, also of functions that are dropped and created, and gets what is new in its rights."""
     fresh, upgraded, restored = (new_database(extension=False) for _ in range(3))
     roles = ["upgrade_operator", "upgrade_mixed"]
     try:
         fresh.execute("".join(f"CREATE ROLE {role};" for role in roles))
         for database in (fresh, upgraded):
-            version = "" if database is fresh else f" VERSION '{OLD}'"
+            version = "" if database is fresh else f" VERSION '{old}'"
             for schema in ("outbox", "inbox"):
                 database.execute(f"CREATE EXTENSION pg_{schema}{version}")
             database.execute(
@@ -217,14 +278,15 @@ def test_rights_survive_and_grow(new_database: NewDatabase) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_until_the_update_nothing_is_written_and_everything_says_why(outbox: Database) -> None:
+@of_another_generation
+def test_until_the_update_nothing_is_written_and_everything_says_why(outbox: Database, old: str) -> None:
     outbox.add_destination("d", "null:")
     old_events(outbox, "a", 3)
     outbox.execute("CREATE TABLE item (id int PRIMARY KEY)")
     outbox.execute("SELECT outbox.capture('item', aggregate_type => 'item')")
     outbox.cluster.wait_for_workers(outbox.name, "keeper")
     for statement in ("SELECT outbox.enqueue('item', 'a', 'changed', '{}')", "INSERT INTO item VALUES (1)"):
-        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"of version {OLD} here") as refused:
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=f"of version {old} here") as refused:
             outbox.execute(statement)
         assert refused.value.diag.message_hint == "Run ALTER EXTENSION pg_outbox UPDATE."
     assert outbox.cluster.workers_in(outbox.name) == ["keeper"]
@@ -246,18 +308,15 @@ def test_an_old_version_can_be_dropped(outbox: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
+@by_the_script
 def test_an_update_keeps_or_refuses_what_users_have_built_on_it(outbox: Database) -> None:
     outbox.execute("CREATE VIEW mine AS SELECT outbox.payload_as_jsonb('[1]')")
     with outbox.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute("CREATE VIEW too AS SELECT destination, state FROM outbox.status")
-        with pytest.raises(psycopg.Error, match="cannot (change|drop)"):
+        connection.execute("CREATE VIEW too AS SELECT other FROM outbox.lease")
+        with pytest.raises(psycopg.Error, match="cannot change name of view column"):
             connection.execute("ALTER EXTENSION pg_outbox UPDATE")
     with outbox.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute(
-            "CREATE FUNCTION outbox.gone() RETURNS int LANGUAGE sql AS 'SELECT 1';"
-            "ALTER EXTENSION pg_outbox ADD FUNCTION outbox.gone();"
-            "CREATE VIEW uses AS SELECT outbox.gone()"
-        )
+        connection.execute("CREATE VIEW uses AS SELECT outbox.gone()")
         with pytest.raises(
             psycopg.errors.DependentObjectsStillExist, match=r"does not have: function outbox\.gone\(\)"
         ):
@@ -266,6 +325,7 @@ def test_an_update_keeps_or_refuses_what_users_have_built_on_it(outbox: Database
     assert outbox.execute("SELECT * FROM mine") == [([1],)]
 
 
+@by_the_script
 def test_an_update_that_fails_changes_nothing(outbox: Database) -> None:
     before = objects_of(outbox, "outbox")
     outbox.execute("CREATE FUNCTION outbox.stranger() RETURNS int LANGUAGE sql AS 'SELECT 1'")
@@ -321,18 +381,19 @@ def check_inbox(database: Database, before: dict[str, int]) -> None:
     assert database.execute("SELECT version FROM article") == [(6,)]
 
 
-def test_what_an_inbox_remembers_survives(new_database: NewDatabase) -> None:
+def test_what_an_inbox_remembers_survives(new_database: NewDatabase, old: str) -> None:
     database = new_database(extension=False)
-    database.execute(f"CREATE EXTENSION pg_inbox VERSION '{OLD}'")
+    database.execute(f"CREATE EXTENSION pg_inbox VERSION '{old}'")
     before = create_old_inbox(database)
     database.execute("ALTER EXTENSION pg_inbox UPDATE")
     check_inbox(database, before)
 
 
-def test_messages_of_an_inbox_wait_for_the_update(new_database: NewDatabase) -> None:
+@of_another_generation
+def test_messages_of_an_inbox_wait_for_the_update(new_database: NewDatabase, old: str) -> None:
     database = new_database(extension=False)
     began = database.cluster.log_size()
-    database.execute(f"CREATE EXTENSION pg_inbox VERSION '{OLD}'")
+    database.execute(f"CREATE EXTENSION pg_inbox VERSION '{old}'")
     database.execute(
         "CREATE TABLE done (event_id uuid);"
         "CREATE FUNCTION handle(inbox.message) RETURNS void LANGUAGE sql AS 'INSERT INTO done VALUES ($1.event_id)';"
@@ -354,9 +415,11 @@ def test_messages_of_an_inbox_wait_for_the_update(new_database: NewDatabase) -> 
     assert database.value("SELECT count(*) FROM inbox.message") == 0
 
 
-def test_an_inbox_without_extension_is_upgraded(new_database: NewDatabase, installation: Installation) -> None:
+def test_an_inbox_without_extension_is_upgraded(
+    new_database: NewDatabase, installation: Installation, old: str
+) -> None:
     database, fresh = new_database(extension=False), new_database(extension=False)
-    script = (OLD_SCRIPTS / f"pg_inbox--{OLD}.sql").read_text()
+    script = script_of("inbox", old, installation)
     lines = [line for line in script.splitlines() if not line.startswith(("\\echo", "SELECT pg_extension_config_dump"))]
     statements = "\n".join(lines).replace(
         "PERFORM pg_extension_config_dump(format('inbox.processed_%s', bucket)::regclass, '');", "NULL;"
@@ -365,24 +428,27 @@ def test_an_inbox_without_extension_is_upgraded(new_database: NewDatabase, insta
     database.execute(statements)  # at once, and so in one transaction
     before = create_old_inbox(database)
     fresh.execute("CREATE EXTENSION pg_inbox")
+    program = (
+        # The client has the scripts that lead from released versions; this program one more.
+        ["tests/programs/install_scripts", database.cluster.conninfo(database.name)]
+        if old == INVENTED
+        else ["tools/outboxctl/outboxctl", "-d", database.cluster.conninfo(database.name), "inbox", "install"]
+    )
     for _ in range(2):
-        subprocess.run(
-            [str(installation.build / "tools/outboxctl/outboxctl"), "-d", database.cluster.conninfo(database.name),
-             "inbox", "install"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        subprocess.run([installation.build / program[0], *program[1:]], check=True, capture_output=True)
     differing = differences(objects_of(fresh, "inbox"), objects_of(database, "inbox"))
     assert [name for name in differing if not name.startswith(("member ", "dumped ", "extension"))] == []
     check_inbox(database, before)
 
 
-def test_only_the_owner_updates_an_inbox(new_database: NewDatabase) -> None:
+@by_the_script
+def test_only_the_owner_updates_an_inbox(new_database: NewDatabase, old: str) -> None:
     """Otherwise functions of a superuser would be called by those of another role, and the reverse."""
     database = new_database(extension=False)
     database.execute("DROP ROLE IF EXISTS upgrade_owner")
     database.execute(f"CREATE ROLE upgrade_owner; GRANT CREATE ON DATABASE {database.name} TO upgrade_owner")
     try:
-        database.execute(f"SET ROLE upgrade_owner; CREATE EXTENSION pg_inbox VERSION '{OLD}'; RESET ROLE")
+        database.execute(f"SET ROLE upgrade_owner; CREATE EXTENSION pg_inbox VERSION '{old}'; RESET ROLE")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="belongs to role") as refused:
             database.execute("ALTER EXTENSION pg_inbox UPDATE")
         assert refused.value.diag.message_hint == "Update as this role: SET ROLE upgrade_owner."
@@ -411,7 +477,7 @@ def everything(database: Database) -> set[str]:
     return {name for query in EVERYTHING for (name,) in database.execute(query)}
 
 
-@pytest.mark.parametrize("version", [OLD, None])
+@pytest.mark.parametrize("version", [*VERSIONS, None])
 def test_what_is_dropped_leaves_nothing_behind(new_database: NewDatabase, version: str | None) -> None:
     database = new_database(extension=False)
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
