@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
@@ -21,7 +21,6 @@ SETTINGS = {
     "listen_addresses": "",
     "port": "5432",
     "extension_destdir": "{root}/stage",
-    "shared_preload_libraries": "$libdir/pg_outbox",
     "unix_socket_directories": "{root}",
     "max_worker_processes": "32",
     "outbox.allowed_hosts": "127.0.0.1, localhost",
@@ -35,12 +34,12 @@ SETTINGS = {
 
 
 class Cluster:
-    def __init__(self, build: Path, settings: dict[str, str], stage: Callable[[Path, Path], None] | None = None):
-        """`stage(root, pg_config)` installs what is measured beside the build."""
+    def __init__(self, build: Path, settings: dict[str, str], preload: Sequence[str] = ()):
+        """`preload`: other extensions that need to be preloaded, where the server has them."""
         self.build = build
-        self.stage = stage
-        self.settings = SETTINGS | settings
         self.pg_config = Path(self._pg_config_program())
+        libraries = [name for name in preload if self.has_extension(name)]
+        self.settings = SETTINGS | settings | {"shared_preload_libraries": ",".join([*libraries, "$libdir/pg_outbox"])}
         self.bin = Path(self._pg_config("--bindir"))
         self.root = Path(tempfile.mkdtemp(prefix="outbox-bench-"))
         self.log = self.root / "log"
@@ -67,6 +66,10 @@ class Cluster:
     def process_id(self) -> int:
         return self._server.pid
 
+    def has_extension(self, name: str) -> bool:
+        """Whether a package has installed another extension for this server."""
+        return Path(self._pg_config("--sharedir"), "extension", f"{name}.control").exists()
+
     def libraries(self) -> Path:
         """Directory of the staged modules of the extensions."""
         return Path(f"{self.root}/stage{self._pg_config('--pkglibdir')}")
@@ -89,8 +92,6 @@ class Cluster:
             stdout=subprocess.DEVNULL,
             env=os.environ | {"DESTDIR": str(self.root / "stage")},
         )
-        if self.stage is not None:
-            self.stage(self.root, self.pg_config)
         data = self.root / "data"
         subprocess.run(
             [

@@ -105,7 +105,7 @@ def about(quick: bool) -> dict:
 def measure(name: str, build: Path, quick: bool) -> report.Figure:
     module = importlib.import_module(f"figures.{name}")
     print(f"{name}:", flush=True)
-    with Cluster(build, getattr(module, "SETTINGS", {}), getattr(module, "stage", None)) as cluster:
+    with Cluster(build, getattr(module, "SETTINGS", {}), getattr(module, "PRELOAD", ())) as cluster:
         return module.measure(Bench(cluster, build / "bench", quick))
 
 
@@ -125,7 +125,7 @@ def main() -> None:
         try:
             figures.append(measure(name, arguments.build, arguments.quick))
         except Unavailable as error:
-            print(f"    not measured: {error}")
+            print(f"    NOT MEASURED: {error}")
             continue
         report.write_json(figures, output / "results.json", header)
     for figure in figures:

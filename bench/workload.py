@@ -88,6 +88,10 @@ class Bench:
     def install(self) -> None:
         self.sql.execute("CREATE EXTENSION pg_outbox")
 
+    def need_extension(self, name: str) -> None:
+        if not self.cluster.has_extension(name):
+            raise Unavailable(f"the server does not have the extension {name}")
+
     def say(self, text: str) -> None:
         print(f"    {text}", flush=True)
 

@@ -3,20 +3,19 @@
 A transaction enqueues one event, and a relay of the same node delivers it to null:. Nodes share the processors and the disk,
 so three of them cannot do more than one server; what they lose against it is what they do for each other. Clients are
 connected to the node of their keys, or to the coordinator, which sends each call of a distributed function to its node.
+Measured where the server has Citus.
 """
 
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from cluster import Cluster
 from figures.drain_http import free_port
 from report import Figure, Goal
-from workload import KEYS, Bench, Unavailable, payload, wait_until
+from workload import KEYS, Bench, payload, wait_until
 
 CLIENTS = 12
 WORKERS = 2
@@ -46,33 +45,17 @@ class Node(Bench):
         return self.cluster.settings["port"]
 
 
-def citus_of(build: Path) -> Path:
-    """Returns the directory that scripts/citus.sh has installed Citus into."""
-    citus = build / "servers/citus"
-    if not (citus / "built").exists():
-        raise Unavailable("Citus is not built; scripts/citus.sh builds it")
-    return citus / "stage"
-
-
 @contextmanager
 def run_nodes(bench: Bench) -> Iterator[list[Node]]:
     """Runs a coordinator, which is the first, and workers."""
-    staged = citus_of(bench.cluster.build)
-    libraries = "{root}/" + str(bench.cluster.libraries().relative_to(bench.cluster.root))
-
-    def stage(root: Path, pg_config: Path) -> None:
-        shutil.copytree(staged, root / "stage", dirs_exist_ok=True)
-
     with ExitStack() as stack:
         nodes = []
         for _ in range(1 + WORKERS):
             settings = {
                 "listen_addresses": HOST, "port": str(free_port()), "shared_buffers": "128MB",
-                "max_prepared_transactions": "100", "shared_preload_libraries": "citus,pg_outbox",
-                "dynamic_library_path": f"{libraries}:$libdir", "citus.enable_version_checks": "off",
-                "citus.node_conninfo": "sslmode=disable",
+                "max_prepared_transactions": "100", "citus.node_conninfo": "sslmode=disable",
             }  # fmt: skip
-            cluster = stack.enter_context(Cluster(bench.cluster.build, settings, stage))
+            cluster = stack.enter_context(Cluster(bench.cluster.build, settings, ["citus"]))
             nodes.append(Node(cluster, bench.programs, bench.quick))
         sql = nodes[0].sql
         sql.execute("SELECT citus_set_coordinator_host(%s, %s)", [HOST, int(nodes[0].port)])
@@ -134,6 +117,7 @@ def relays_to_null(coordinator: Bench, nodes: list[Bench]) -> Iterator[None]:
 
 
 def measure(bench: Bench) -> Figure:
+    bench.need_extension("citus")
     rounds, seconds = (3, 4) if bench.quick else (7, 8)
     bench.touch_memory()
     rates: dict[str, list[float]] = {

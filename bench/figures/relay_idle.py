@@ -14,8 +14,8 @@ from outbox_relay import OutboxRelay, native_edition, sql_edition
 from report import Figure, Goal
 from workload import Bench, payload, wait_until
 
+PRELOAD = ["pg_stat_statements"]
 SETTINGS = {
-    "shared_preload_libraries": "pg_stat_statements,$libdir/pg_outbox",
     "pg_stat_statements.track": "top",
 }
 

@@ -1,50 +1,31 @@
 """Rate of events to brokers, beside ulak, another extension that publishes from inside PostgreSQL.
 
-OUTBOX_BENCH_ULAK names a directory with its source (https://github.com/zeybek/ulak), in which it was
-built with its makefile. Both extensions are loaded into one server and drain events
-with the same payload to the same broker, in turns. ulak has its default settings. Two are left out: Redis,
+It is measured where the server has it (https://github.com/zeybek/ulak). Both extensions are loaded into one server and
+drain events with the same payload to the same broker, in turns. ulak has its default settings. Two are left out: Redis,
 because ulak needs a newer hiredis than that of Debian 12, and MQTT, because its worker ends with a
 segmentation fault there (version 0.0.2), which restarts the server.
 """
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from drain import drain
 from figures.drain_http import nginx
 from figures.drain_nats import SUBJECT, nats
 from figures.drain_rabbitmq import rabbitmq
 from report import Figure
-from workload import KEYS, Bench, Unavailable, payload, wait_until
+from workload import KEYS, Bench, payload, wait_until
 
+PRELOAD = ["ulak"]
 SETTINGS = {
-    "shared_preload_libraries": "$libdir/pg_outbox,$libdir/ulak",
-    "dynamic_library_path": "{root}/stage/usr/lib/postgresql/15/lib:$libdir",  # its functions are in a file of no directory
     "ulak.database": "bench",
     "ulak.http_allow_internal_urls": "on",
 }
 BATCH = 1000  # messages put into its queue by one statement
 QUEUE = "account"
-
-
-def stage(root: Path, pg_config: Path) -> None:
-    """Installs ulak beside the build."""
-    source = os.environ.get("OUTBOX_BENCH_ULAK")
-    if source is None:
-        raise Unavailable("OUTBOX_BENCH_ULAK does not name a directory with ulak")
-    if not (Path(source) / "ulak.so").exists():
-        raise Unavailable(f"{source} has no ulak.so: build it there with make")
-    subprocess.run(
-        ["make", "-s", "-C", source, "install", f"PG_CONFIG={pg_config}", "with_llvm=no", f"DESTDIR={root}/stage"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
 
 
 def completed(bench: Bench) -> int:
@@ -129,6 +110,7 @@ class Rounds:
 
 
 def measure(bench: Bench) -> Figure:
+    bench.need_extension("ulak")
     bench.sql.execute("CREATE EXTENSION ulak")
     rounds, events, of_peer = (3, 50_000, 10_000) if bench.quick else (5, 200_000, 40_000)
     bench.touch_memory()

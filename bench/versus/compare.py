@@ -1,7 +1,6 @@
 """Measures all peers, in turns, and reports one table and one plot: see README.md."""
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -17,6 +16,8 @@ from cluster import Cluster
 from debezium import SETTINGS as FOR_DEBEZIUM
 from figures.enqueue import run_script
 from figures.held_snapshot import dead_tuples, held_snapshot
+from figures.ulak import PRELOAD
+from figures.ulak import SETTINGS as FOR_ULAK
 from figures.wal import position_of_wal
 from outbox_relay import native_edition, sql_edition
 from versus import debezium, jobs, ours, queues, tables, ulak
@@ -373,14 +374,9 @@ def write(comparison: Comparison, output: Path, header: dict) -> None:
 
 
 def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header: dict) -> None:
-    settings = FOR_DEBEZIUM | {"max_worker_processes": "32"}
-    stage = None
-    if os.environ.get("OUTBOX_BENCH_ULAK"):
-        from figures import ulak as of_ulak
-
-        stage, settings = of_ulak.stage, settings | of_ulak.SETTINGS
+    settings = FOR_DEBEZIUM | FOR_ULAK | {"max_worker_processes": "32"}
     output = build / "bench"
-    with Cluster(build, settings, stage) as cluster:
+    with Cluster(build, settings, PRELOAD) as cluster:
         bench = Bench(cluster, output, quick)
         comparison = Comparison(bench, rounds)
         comparison.prepare(wanted)
@@ -396,5 +392,5 @@ def main(build: Path, quick: bool, rounds: int | None, wanted: list[str], header
             + "".join(f"; {note}" for note in dict.fromkeys(peer.notes))
         )
     for name, why in comparison.missing.items():
-        print(f"  {name}: not measured: {why}")
+        print(f"  NOT MEASURED: {name}: {why}")
     print(f"\nWritten: {output}/versus.json, {output}/versus.png")

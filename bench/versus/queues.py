@@ -1,18 +1,16 @@
-"""Queues in SQL: PgQ, and pgmq, whose source is in the directory that OUTBOX_BENCH_PGMQ names."""
-
-import os
-import subprocess
-from pathlib import Path
+"""Queues in SQL: PgQ and pgmq, where the server has them."""
 
 from figures.enqueue import tables_of_pgq
 from versus.peer import PAYLOAD, LoopInCpp
-from workload import Unavailable
 
 CHUNK = 10_000  # events between two ticks of PgQ
 
 
 class PgQ(LoopInCpp):
     kind = "pgq"
+
+    def stage(self) -> None:
+        self.bench.need_extension("pgq")
 
     def prepare(self) -> None:
         self.bench.sql.execute("CREATE EXTENSION pgq")
@@ -42,29 +40,10 @@ class Pgmq(LoopInCpp):
     kind = "pgmq"
 
     def stage(self) -> None:
-        source = os.environ.get("OUTBOX_BENCH_PGMQ")
-        if source is None:
-            raise Unavailable("OUTBOX_BENCH_PGMQ does not name a directory with the source of pgmq")
-        self.script = Path(source) / "pgmq-extension" / "sql" / "pgmq.sql"
+        self.bench.need_extension("pgmq")
 
     def prepare(self) -> None:
-        self.bench.sql.execute("CREATE SCHEMA IF NOT EXISTS pgmq")
-        subprocess.run(
-            [
-                self.bench.cluster.bin / "psql",
-                "-X",
-                "-q",
-                "-v",
-                "ON_ERROR_STOP=1",
-                "-d",
-                self.bench.cluster.conninfo(),
-                "-f",
-                self.script,
-            ],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.bench.sql.execute("CREATE EXTENSION pgmq")
         self.bench.sql.execute("SELECT pgmq.create('bench')")
 
     def clear(self) -> None:

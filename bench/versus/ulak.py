@@ -1,7 +1,6 @@
-"""ulak, whose workers inside the server deliver to nginx; its source is where OUTBOX_BENCH_ULAK says."""
+"""ulak, whose workers inside the server deliver to nginx."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +10,11 @@ from figures.impaired import receivers
 from figures.latency import SESSIONS
 from figures.ulak import completed, send
 from versus.peer import AT_ONCE, PAYLOAD, RATE, Consumer, Peer, rate_of
-from workload import Unavailable
 
 
 class Ulak(Peer):
     def stage(self) -> None:
-        if "OUTBOX_BENCH_ULAK" not in os.environ:
-            raise Unavailable("OUTBOX_BENCH_ULAK does not name a directory with ulak")
+        self.bench.need_extension("ulak")
 
     def prepare(self) -> None:
         self.bench.sql.execute("CREATE EXTENSION ulak")

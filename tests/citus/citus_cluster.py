@@ -1,12 +1,13 @@
 """A Citus cluster of the tests: a coordinator and workers, each a server of its own with pg_outbox, on one machine.
 
-`CitusInstallation` adds what scripts/citus.sh has built to the stage. `CitusServers` are the running servers;
+`CitusInstallation` is for a server that has Citus: a package has installed it. `CitusServers` are the running servers;
 `Citus` is one database that all of them have, with the nodes that Citus knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from cluster import Cluster, Installation, run
 from database import Database
@@ -26,33 +27,18 @@ SETTINGS: Mapping[str, str] = {
 EXTENSIONS = ("citus", "pg_outbox")
 
 
-class NotBuilt(Exception):
-    """Citus is not there to test with."""
-
-
 class CitusInstallation(Installation):
-    """The build and Citus, staged together: a server looks for extensions in one directory besides its own."""
+    """The build, and settings with which Citus is loaded before it."""
 
     def __init__(self) -> None:
         super().__init__()
-        built = self.build / "servers/citus"
-        try:
-            if not (built / "built").exists():
-                raise NotBuilt("Citus is not built; scripts/citus.sh builds it")
-            if "extension_destdir" not in self.settings:
-                raise NotBuilt("this server looks for Citus in its own directories only")
-            run(["cp", "-a", f"{built}/stage/.", str(self.stage)])
-            run(["chmod", "-R", "a+rX", str(self.stage)])
-        except BaseException:
-            self.remove()
-            raise
-        self.settings["shared_preload_libraries"] = "citus,pg_outbox"
+        self.settings["shared_preload_libraries"] = f"citus,{self.settings['shared_preload_libraries']}"
         # Citus splits shards with an output plugin of its own. Servers with this setting allow those that it names.
         if self.has_setting("output_plugin_libraries"):
             self.settings["output_plugin_libraries"] = "pgoutput, test_decoding, citus"
-        # Citus looks for its files in directories of the server, unless it is told otherwise.
-        self.settings["citus.enable_version_checks"] = "off"
-        self.settings["dynamic_library_path"] = f"{self.stage}{self.ask('--pkglibdir')}:$libdir"
+
+    def has_citus(self) -> bool:
+        return Path(self.ask("--sharedir"), "extension/citus.control").exists()
 
     def has_setting(self, name: str) -> bool:
         described = run([str(self.bin_directory / "postgres"), "--describe-config"])

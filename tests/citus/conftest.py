@@ -16,17 +16,18 @@ from conftest import *
 from conftest import drop_database
 from database import Database
 
-from .citus_cluster import Citus, CitusInstallation, CitusServers, MakeCitus, NewCitus, Node, NotBuilt
+from .citus_cluster import Citus, CitusInstallation, CitusServers, MakeCitus, NewCitus, Node
 
 
 @pytest.fixture(scope="session")
 def installation() -> Iterator[CitusInstallation]:
+    installation = CitusInstallation()
     try:
-        installation = CitusInstallation()
-    except NotBuilt as missing:
-        pytest.skip(f"NOT TESTED: {missing}")
-    yield installation
-    installation.remove()
+        if not installation.has_citus():
+            pytest.skip("NOT TESTED: Citus, because the server does not have it")
+        yield installation
+    finally:
+        installation.remove()
 
 
 @pytest.fixture(scope="session")
