@@ -19,7 +19,7 @@ from sinks.redis_server import RedisServer, redis
 
 from .drill import SETTINGS, Drill, MakeDrill
 from .replica import MakeReplicaDrill, ReplicaDrill
-from .routes import ROUTES, ROUTES_WITHOUT_DEATHS
+from .routes import ROUTES, ROUTES_WITHOUT_DEATHS, SHORT_ROUTES
 from .wires import KafkaWire
 from .writing import Writing
 
@@ -110,6 +110,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         route = route_of(item.nodeid)
         return (route is None, route != "rabbitmq", item.get_closest_marker("slow") is None)
 
+    for item in items:
+        if route_of(item.nodeid) not in (None, *SHORT_ROUTES):
+            item.add_marker(pytest.mark.long)
     items.sort(key=place)
 
 

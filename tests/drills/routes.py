@@ -402,6 +402,7 @@ ROUTES: dict[str, type[Route]] = {
 }  # fmt: skip
 # Google's emulator goes on sending into streams that are gone, deadline after deadline, for a very
 # long time. So drills in which consumers or their streams die are marked and do not use it.
+SHORT_ROUTES = ["pull", "nats"]  # of the short run
 ROUTES_WITHOUT_DEATHS = ["pull", "pubsub_ordered", "emulator", "kafka", "nats", "rabbitmq", "redis"]
 with_deaths = pytest.mark.parametrize(
     "make_replica_drill",

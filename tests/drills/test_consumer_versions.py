@@ -43,6 +43,7 @@ def test_late_lower_versions_are_not_applied(make_replica_drill: MakeReplicaDril
     drill.conclude(others=late)
 
 
+@pytest.mark.long
 def test_lower_versions_do_not_restore_a_removed_row(make_replica_drill: MakeReplicaDrill) -> None:
     drill = make_replica_drill()
     drill.consume()

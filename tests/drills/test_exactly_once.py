@@ -15,6 +15,7 @@ import pytest
 from cluster import Cluster, Installation, MakeCluster
 from database import Database
 from ledger import check, read_ledger
+from long_run import all_in_long_run
 from outbox_relay import OutboxRelay
 from sinks.fault_proxy import END_TXN
 from sinks.kafka_server import KafkaServer
@@ -163,7 +164,10 @@ EVENTS = {
 }
 
 
-@pytest.fixture(params=[ExactlyOnceDrill, OutsideDrill, SqlEditionDrill], ids=["inside", "outside", "sql edition"])
+@pytest.fixture(
+    params=all_in_long_run([ExactlyOnceDrill, OutsideDrill, SqlEditionDrill], short=[ExactlyOnceDrill]),
+    ids=["inside", "outside", "sql edition"],
+)
 def drill(
     request: pytest.FixtureRequest, make_cluster: MakeCluster, kafka_server: KafkaServer
 ) -> Iterator[ExactlyOnceDrill]:
@@ -183,6 +187,7 @@ def test_kills_lose_nothing_and_repeat_nothing(drill: ExactlyOnceDrill) -> None:
     conclude(drill, f"{KILLS} kills")
 
 
+@pytest.mark.long
 def test_a_migration_of_the_edition_repeats_nothing(
     make_cluster: MakeCluster, kafka_server: KafkaServer, installation: Installation
 ) -> None:

@@ -63,6 +63,7 @@ def drill(make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest)
     drill.close()
 
 
+@pytest.mark.long
 def test_migrations_under_load_lose_nothing(drill: MigrationDrill, installation: Installation) -> None:
     with drill.load():
         for _ in range(2):

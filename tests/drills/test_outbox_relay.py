@@ -14,6 +14,7 @@ import pytest
 
 from cluster import Cluster, MakeCluster
 from database import Database
+from long_run import all_in_long_run
 from outbox_relay import OutboxRelay, Wire
 from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
@@ -198,7 +199,7 @@ class PooledDrill(RelayDrill):
         self.pooler.close()
 
 
-@pytest.fixture(params=["native", "sql"])
+@pytest.fixture(params=all_in_long_run(["native", "sql"], short=["sql"]))
 def drill(make_cluster: MakeCluster, http: None, request: pytest.FixtureRequest) -> Iterator[RelayDrill]:
     made: RelayDrill
     if request.param == "native":
@@ -219,7 +220,7 @@ ACCIDENTS: dict[str, Callable[[RelayDrill], None]] = {
 }
 
 
-@pytest.mark.parametrize("accident", ACCIDENTS)
+@pytest.mark.parametrize("accident", all_in_long_run(ACCIDENTS, short=["kill_relay", "kill_server", "cut_wire"]))
 def test_an_accident_loses_nothing(drill: RelayDrill, accident: str) -> None:
     with drill.load(), never_idle_in_transaction(drill):
         drill.wait_for_arrivals(100)
@@ -228,6 +229,7 @@ def test_an_accident_loses_nothing(drill: RelayDrill, accident: str) -> None:
     drill.conclude()
 
 
+@pytest.mark.long
 def test_several_accidents_lose_nothing(drill: RelayDrill) -> None:
     with drill.load():
         for _ in range(8):
@@ -262,6 +264,7 @@ def test_failed_statements_are_repeated_without_a_new_start(drill: RelayDrill) -
     assert lines < 40, "the log is flooded"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("accident", ["kill_relay", "end_relay", "freeze_relay", "cut_wire"])
 def test_an_accident_behind_a_pooler_loses_nothing(make_cluster: MakeCluster, http: None, accident: str) -> None:
     if PGBOUNCER is None:

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from cluster import Cluster, Installation
+from long_run import all_in_long_run
 from test_privileges import ALLOWED, GRANTS
 from waiting import SECOND, wait_until
 
@@ -36,6 +37,7 @@ OTHERS = {
     "integrator": "GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO mallory; GRANT EXECUTE ON FUNCTION outbox.check_destination TO mallory; GRANT USAGE ON SCHEMA outbox TO mallory",
 }
 KINDS = [*GRANTS, ALL, *OTHERS]
+SHORT = [ALL, "database owner", "owner of captured tables"]
 
 # Data of others that a right lets its holder change, which `state.py` would otherwise report.
 MAY_CHANGE = {
@@ -312,7 +314,7 @@ class Siege:
         assert changes(before, self.snapshot()) == []
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=all_in_long_run(KINDS, short=SHORT))
 def siege(attack_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Siege]:
     kind = request.param
     world = World(attack_cluster, "world")

@@ -66,6 +66,7 @@ def turns(db: Database) -> Iterator[None]:
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_events_that_no_destination_selects_leave_the_log(db: Database, receiver: Receiver, http: None) -> None:
     """S22 (c)"""
     receiver.refuse_connections()

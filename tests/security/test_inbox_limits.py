@@ -40,7 +40,7 @@ EVENT: dict[str, object] = {
         ("headers", "[]"),
         ("headers", '{"a": "' + "x" * 65_536 + '"}'),
         ("headers", "{" + ", ".join(f'"h{n}": 1' for n in range(65)) + "}"),
-        ("payload", 256 * 1024 * 1024 + 1),
+        pytest.param("payload", 256 * 1024 * 1024 + 1, marks=pytest.mark.long),
     ],
 )
 def test_inbox_and_log_have_the_same_limits(
@@ -79,7 +79,7 @@ INCOMPRESSIBLE = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 4
     "column, value",
     [
         ("ordering_key", INCOMPRESSIBLE),
-        ("payload", "repeat('x', 300000000)::bytea"),
+        pytest.param("payload", "repeat('x', 300000000)::bytea", marks=pytest.mark.long),
         ("headers", "jsonb_build_object('a', repeat('x', 100000))"),
         ("topic", "repeat('x', 100000)"),
     ],

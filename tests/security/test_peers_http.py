@@ -10,6 +10,7 @@ from certificates import Certificates, make_certificates
 from cluster import Cluster, MakeCluster
 from conftest import create_database
 from database import Database
+from long_run import all_in_long_run
 from waiting import Stopwatch, wait_until
 
 from .peers import hostile_cloud, hostile_http, hostile_tls
@@ -53,7 +54,7 @@ def test_hostile_answers_over_https_stay_within_limits(
     damage.assert_bearable(mode)
 
 
-@pytest.mark.parametrize("kind", ["pubsub", "sqs", "sns", "kinesis", "eventbridge"])
+@pytest.mark.parametrize("kind", all_in_long_run(["pubsub", "sqs", "sns", "kinesis", "eventbridge"], short=["pubsub"]))
 @pytest.mark.parametrize("mode", hostile_cloud.MODES)
 def test_hostile_answers_of_a_cloud_stay_within_limits(target: Target, kind: str, mode: str) -> None:
     """S12, S23"""

@@ -20,7 +20,7 @@ from database import Database, NewDatabase
 from sinks.servers import INSTALLED, PYTHON
 from waiting import wait_until
 
-pytestmark = pytest.mark.extension("the page is about the extensions")
+pytestmark = [pytest.mark.long, pytest.mark.extension("the page is about the extensions")]
 
 EXAMPLES = REPOSITORY / "examples"
 PAGE = (REPOSITORY / "docs/howto/applications.md").read_text()

@@ -19,6 +19,7 @@ from psycopg import errors, sql
 
 from cluster import SQL_EDITION, Installation, MakeCluster
 from database import EDITION_OWNER, Database, NewDatabase, create_database
+from long_run import all_in_long_run
 from processes import wait_until_quiet
 from waiting import SECOND, Stopwatch, stays, wait_until
 
@@ -311,7 +312,7 @@ def terminate_worker(database: Database) -> None:
     database.execute("SELECT pg_terminate_backend(pid) FROM outbox.workers() WHERE kind = 'backfill'")
 
 
-@pytest.mark.parametrize("versioned", [True, False], ids=["versioned", "unversioned"])
+@pytest.mark.parametrize("versioned", all_in_long_run([True, False], short=[True]), ids=["versioned", "unversioned"])
 @pytest.mark.parametrize(
     "kills",
     [0, pytest.param(2, marks=pytest.mark.extension("there it has no process of its own"))],

@@ -12,6 +12,7 @@ from psycopg import errors
 from cluster import SQL_EDITION, Cluster
 from conftest import MakeCluster
 from database import Database, NewDatabase, create_database
+from long_run import all_in_long_run
 from test_inbox_projection import in_threads
 from test_privileges import People, people, refused  # noqa: F401
 from waiting import wait_until
@@ -82,7 +83,7 @@ def change_at_random(connection: psycopg.Connection, dice: random.Random, way: s
 
 
 @pytest.mark.extension("a relay there needs a password to the consumer's database")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", all_in_long_run(WAYS, short=["condition"]))
 def test_a_consumer_ends_equal_to_the_table(database: Database, new_database: NewDatabase, way: str) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -431,6 +431,7 @@ def test_an_owner_can_drop_a_database_in_which_a_check_hangs(
         cluster.execute(f"DROP ROLE {owner}")
 
 
+@pytest.mark.long
 def test_a_database_that_cannot_be_dropped_is_checked_on(
     database: Database, hanging: Callable[[Database], None]
 ) -> None:

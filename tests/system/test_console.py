@@ -327,6 +327,7 @@ def test_a_request_that_comes_while_another_one_waits_for_a_database_is_refused(
     assert client.ask("GET", "/console/api/place", PLACE).status == 200
 
 
+@pytest.mark.long
 def test_an_answer_over_the_limit_is_refused(console: Console) -> None:
     """8 MB: each database has a part of it."""
     payload = "\N{GRINNING FACE}" * 100_000
@@ -543,6 +544,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
     driver.quit()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_operator_finds_a_dead_letter_and_redrives_it(
     console: Console, receiver: Receiver, browser: Any, installation: Installation

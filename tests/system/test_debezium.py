@@ -21,6 +21,8 @@ from sinks.servers import NotInstalled
 from test_ledger import AGGREGATES, writers
 from waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 HEADERS = ["event_type", "aggregate_type", "aggregate_id", "version", "schema_version", "content_type"]
 
 

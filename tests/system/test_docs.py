@@ -67,6 +67,7 @@ def databases(server: Cluster) -> Iterator[Cluster]:
 PAGES = sorted({block.page for block in BLOCKS if block.language == "sql" and is_run(block)} - set(TYPED))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_the_statements_of_a_page(databases: Cluster, page: str) -> None:
     database = "catalog" if page in IN_CATALOG else "shop"

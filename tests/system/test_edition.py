@@ -370,6 +370,7 @@ def test_an_enqueue_finds_nothing_in_front_of_the_servers_names(edition: Site) -
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
@@ -384,6 +385,7 @@ def test_a_wrong_setting_is_refused(edition: Site, name: str, value: str, reason
         edition.execute("INSERT INTO outbox.setting VALUES (%s, %s)", (name, value))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [

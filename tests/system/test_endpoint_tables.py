@@ -843,6 +843,7 @@ def test_endpoints_are_dumped_and_restored(hooks: Database, new_database: NewDat
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_many_endpoints_in_one_question(database: Database) -> None:
     add_hooks(database)
     database.execute(

@@ -572,6 +572,7 @@ def kill_relay(cluster: Cluster, db: Database) -> None:
         cluster.kill_and_recover(db.wait_for_worker("relay", "hooks"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_crashes_lose_nothing_and_keep_order(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     seed = random.randrange(1 << 30)

@@ -373,6 +373,7 @@ def assert_applied_once_in_order(consumer: Consumer, ids: list[str], *, but: tup
     assert back == [], "events of a key were applied out of order"
 
 
+@pytest.mark.long
 def test_every_message_once_and_in_order_while_processors_are_killed_and_stopped(consumer: Consumer) -> None:
     consumer.set_policy(max_attempts=1000, retry_base="1 ms", retry_max="100 ms")
     keys = [f"key {n}" for n in range(20)]

@@ -18,6 +18,7 @@ import pytest
 from cluster import Cluster, MakeCluster
 from database import Database, create_database
 from ledger import SETUP, Entry, Verdict, check, check_log, read_ledger, writer_command
+from long_run import all_in_long_run
 from processes import wait_until_handles
 from receiver import Receiver, answer, close_unanswered, cut_off, reset
 from waiting import wait_until
@@ -138,6 +139,7 @@ def test_ledger_in_calm(make_cluster: MakeCluster, receiver: Receiver, http: Non
     conclude(database, receiver)
 
 
+@pytest.mark.long
 def test_ledger_with_batches(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     database = set_up(make_cluster(), receiver, format="batched", batch_size="50")
     with writers(database):
@@ -145,6 +147,7 @@ def test_ledger_with_batches(make_cluster: MakeCluster, receiver: Receiver, http
     conclude(database, receiver)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ledger_with_a_destination_that_fails(make_cluster: MakeCluster, receiver: Receiver, http: None) -> None:
     """A request that fails after it took effect arrives twice; no event arrives out of order."""
@@ -205,7 +208,7 @@ def kill_while_writers_write(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("synchronous_commit", ["on", "off"])
+@pytest.mark.parametrize("synchronous_commit", all_in_long_run(["on", "off"], short=["off"]))
 @pytest.mark.parametrize("victim", list(KILLS))
 def test_ledger_with_kills(
     make_cluster: MakeCluster,
@@ -227,6 +230,7 @@ def test_ledger_with_kills(
     conclude(database, receiver, restarts=TIMES)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", list(KILLS))
 def test_ledger_while_the_log_is_emptied(

@@ -461,6 +461,7 @@ def test_a_dump_goes_on_in_another_database_of_the_cluster(
     backlog.hold(database)
 
 
+@pytest.mark.long
 def test_a_restored_database_can_be_dumped_and_restored_again(
     make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver]
 ) -> None:
@@ -478,6 +479,7 @@ def test_a_restored_database_can_be_dumped_and_restored_again(
     backlog.hold(backlog.database)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["events", "cursors"])
 def test_in_whatever_order_a_dump_comes_nothing_is_lost(
     make_cluster: MakeCluster, receivers: tuple[Receiver, Receiver], first: str

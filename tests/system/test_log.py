@@ -146,6 +146,7 @@ def test_prepared_transactions_outlive_a_restart(make_cluster: MakeCluster, rece
     arrive(receiver, arrived + prepared)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_hundred_thousand_events_of_one_transaction_arrive_in_order(
     database: Database, receiver: Receiver, http: None

@@ -521,6 +521,7 @@ def break_things(database: Database, *statements: str) -> None:
             session.execute(statement.format(database=database.name))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*OF_BOTH, *(f"native: {name}" for name in OF_NATIVE)])
 def test_refused_on_the_way_to_sql(database: Database, migrate: Migrate, name: str) -> None:
     statement, reason = {**OF_BOTH, **{f"native: {name}": it for name, it in OF_NATIVE.items()}}[name]
@@ -528,6 +529,7 @@ def test_refused_on_the_way_to_sql(database: Database, migrate: Migrate, name: s
     refused(database, migrate, "sql", reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*OF_BOTH, *(f"sql: {name}" for name in OF_SQL)])
 def test_refused_on_the_way_to_native(database: Database, migrate: Migrate, name: str) -> None:
     statement, reason = {**OF_BOTH, **{f"sql: {name}": it for name, it in OF_SQL.items()}}[name]
@@ -630,6 +632,7 @@ LATER = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("later", LATER)
 @pytest.mark.parametrize("to", ["sql", "native"])
 def test_writers_that_come_while_it_waits_are_not_in_the_way(
@@ -672,6 +675,7 @@ def test_writers_that_come_while_it_waits_are_not_in_the_way(
     assert not failed or failed[0].startswith(GONE), failed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["sql", "native"])
 def test_an_open_transaction_is_in_the_way(database: Database, migrate: Migrate, to: str) -> None:
     if to == "native":
@@ -777,6 +781,7 @@ GONE = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["sql", "native"])
 def test_those_that_wait_fail_at_most_once(world: World, migrate: Migrate, tmp_path: Path, to: str) -> None:
     database = world.database

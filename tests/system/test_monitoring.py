@@ -24,6 +24,8 @@ from receiver import Receiver, answer, delayed, everything
 from served import Served
 from waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 MONITORING = Path(__file__).parents[2] / "monitoring"
 RULES = MONITORING / "prometheus-rules.yml"
 

@@ -231,6 +231,7 @@ def test_all_fields_arrive(database: Database, receiver: Receiver, http: None, s
     assert seen[0] == seen[1]
 
 
+@pytest.mark.long
 def test_destinations_that_are_down_share_the_memory(
     database: Database, receiver: Receiver, http: None, start_relay: StartRelay
 ) -> None:

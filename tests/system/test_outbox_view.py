@@ -520,6 +520,7 @@ def memory_of(pid: int) -> int:
     return int(fields["RssAnon"].split()[0])
 
 
+@pytest.mark.long
 @pytest.mark.extension("takes a minute there")
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="NOT TESTED: there is no /proc")
 def test_a_large_table_takes_no_more_memory_than_a_small_one(database: Database) -> None:

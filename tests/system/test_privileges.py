@@ -899,6 +899,7 @@ def test_limits_go_with_a_dump_by_the_name_of_the_role(
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", GRANTS)
 def test_no_right_lets_the_server_connect_anywhere(people: People, kind: str) -> None:
     role = people.with_right(kind)

@@ -627,6 +627,7 @@ def tools(tmp_path: Path) -> Iterator[list[Fetchers]]:
         fetchers.end()
 
 
+@pytest.mark.long
 def test_ledger_with_fetchers_that_are_killed_refuse_and_stall(
     make_cluster: MakeCluster, tools: list[Fetchers], tmp_path: Path
 ) -> None:

@@ -355,6 +355,7 @@ def test_calls_do_not_read_all_waiting_events(db: Database) -> None:
     assert {name: blocks for name, blocks in read.items() if blocks > 200} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "state, policy, held", [("DEAD", "release", 0), ("DEAD", "block", 20_000), ("PENDING", "release", 20_000)]
 )

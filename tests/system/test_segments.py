@@ -93,6 +93,7 @@ def test_a_destination_that_is_stuck_holds_what_it_has_not_got(
     assert receiver.ids() == ids
 
 
+@pytest.mark.long
 @pytest.mark.extension("a statement there can write to more than one segment")
 def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
     new_database: NewDatabase, receiver: Receiver, http: None

@@ -90,6 +90,7 @@ def test_each_destination_gets_its_events_once(database: Database) -> None:
         wait_for(database, expected(database))
 
 
+@pytest.mark.long
 def test_a_relay_that_starts_later_or_is_paused_misses_nothing(database: Database) -> None:
     first = {name: topics for name, topics in TOPICS.items() if name not in ("all2", "x")}
     for name, topics in first.items():
@@ -108,6 +109,7 @@ def test_a_relay_that_starts_later_or_is_paused_misses_nothing(database: Databas
     wait_for(database, wanted | {"all2": 2 * wanted["all2"]})
 
 
+@pytest.mark.long
 def test_relays_that_end_take_nothing_with_them(database: Database, receiver: Receiver, http: None) -> None:
     for name in ("one", "two", "three"):
         database.add_destination(name, receiver.url(f"/{name}"))

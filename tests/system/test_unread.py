@@ -65,6 +65,7 @@ def log(database: Database, dice: random.Random) -> Database:
     return database
 
 
+@pytest.mark.long
 def test_the_search_for_all_finds_what_each_destination_waits_for(log: Database, dice: random.Random) -> None:
     for _ in range(10):
         one_start = random_snapshot(dice)
@@ -78,6 +79,7 @@ def test_the_search_for_all_finds_what_each_destination_waits_for(log: Database,
         assert log.execute(TOGETHER) == log.execute(ALONE)
 
 
+@pytest.mark.long
 def test_destinations_of_other_topics_are_searched_together(log: Database) -> None:
     """They have different cursors, and a search of 10,000 events finds nothing for any of them."""
     for number in range(30):

@@ -457,6 +457,7 @@ def test_both_rules_find_the_same_after_a_restart(make_cluster: MakeCluster, mod
         run_round(database, seed, in_the_middle=restart)
 
 
+@pytest.mark.long
 def test_both_rules_find_the_same_beside_writers(database: Database) -> None:
     """Sessions that do not wait for each other: snapshots meet commits and prepares half-way."""
     database.execute(SETUP.format(aggregates=AGGREGATES))

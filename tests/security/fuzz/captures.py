@@ -369,7 +369,7 @@ def play(fuzz: Fuzz, database: Database, tables: Tables, role: str) -> None:
             break
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("user", ["superuser", "owner"])
 def test_any_change_of_captures_leaves_the_server_running(new_fuzz: NewFuzz, user: str) -> None:
     fuzz = new_fuzz(f"captures as {user}", share=2)

@@ -330,7 +330,7 @@ def recover(fuzz: Fuzz, user: str, schemas: list[str]) -> None:
                 raise Failure(f"the extensions do not work any more: {error}\n{fuzz.cluster.describe()}") from None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.worker_errors(" (ERROR|FATAL): ")  # log_min_messages is among the settings
 @pytest.mark.parametrize("user", ["superuser", "owner"])
 def test_any_change_of_the_catalog_leaves_the_server_running(new_fuzz: NewFuzz, user: str) -> None:

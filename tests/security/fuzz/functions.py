@@ -327,7 +327,7 @@ def play_round(fuzz: Fuzz, user: str) -> None:
                 raise Failure("a role has changed what is not its own:\n" + "\n".join(changed))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("user", ["superuser", "all_rights"])
 def test_any_call_of_a_function_leaves_the_server_running(new_fuzz: NewFuzz, user: str) -> None:
     fuzz = new_fuzz(f"functions as {user}", share=3)
@@ -336,7 +336,7 @@ def test_any_call_of_a_function_leaves_the_server_running(new_fuzz: NewFuzz, use
             play_round(fuzz, "postgres" if user == "superuser" else "mallory")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_call_on_a_standby_leaves_the_server_running(new_fuzz: NewFuzz) -> None:
     fuzz = new_fuzz("functions on a standby", share=3)
     primary = fuzz.cluster

@@ -12,7 +12,7 @@ from cluster import MakeCluster
 from .peers import fuzz
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_answers_stay_within_limits(make_cluster: MakeCluster, tmp_path: Path, http: None) -> None:
     for parent in [tmp_path, *tmp_path.parents][:3]:
         parent.chmod(0o755)

@@ -133,6 +133,7 @@ def backfill_state(page: Page, command: str) -> str:
     return page.run(command).splitlines()[2].split("|")[0].strip()
 
 
+@pytest.mark.long
 def test_a_new_consumer_of_an_old_table(page: Page, application: Application, shop: Database, crm: Database) -> None:
     capture, consumer, destination, backfill, progress, pending = page.commands("The steps")
     (proof,) = page.commands("Comparing the tables")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+import pytest
+
 from cluster import REPOSITORY
 from waiting import wait_until
 
@@ -109,6 +111,7 @@ def test_the_example_works_over_pull(make_page: MakePage, examples: Path, shop: 
     assert duplicates and int(duplicates[1]) > 0, "nothing came again: the kill was not where it should be"
 
 
+@pytest.mark.long
 def test_the_example_works_in_python(make_page: MakePage, shop: Shop, catalog: Catalog) -> None:
     page = make_page(README, REPOSITORY / "examples/catalog")
     set_up(page)
@@ -202,6 +205,7 @@ def test_the_catalog_publishes_events_of_its_own(
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_example_works_over_pub_sub(
     make_page: MakePage, examples: Path, emulator: str, wire: EmulatorWire, shop: Shop, catalog: Catalog
 ) -> None:

@@ -259,6 +259,7 @@ def test_events_are_applied_once_and_in_order(topic: Topic, target: Target, cons
     assert consumer.stop()["duplicates"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("offsets_in_database", [0, 1])
 def test_a_rebalance_loses_nothing_and_applies_nothing_twice(
     topic: Topic, target: Target, consume: Consume, load: Load, offsets_in_database: int
@@ -297,6 +298,7 @@ def test_a_killed_consumer(topic: Topic, target: Target, consume: Consume, load:
     topic.wait_all_committed()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_broker_restarts(server: KafkaServer, topic: Topic, target: Target, consume: Consume, load: Load) -> None:
     consumer = consume(**consumer_options(topic))
@@ -476,6 +478,7 @@ def test_going_back(topic: Topic, target: Target, consume: Consume, offsets_in_d
     consumer.stop()
 
 
+@pytest.mark.long
 def test_going_back_takes_all_partitions(topic: Topic, target: Target, consume: Consume) -> None:
     only = topic.send_event("a", 1)
     topic.flush()

@@ -60,6 +60,7 @@ def test_pkg_config(installation: Installation, tmp_path: Path) -> None:
     assert run([str(program)]) == "pull:d\n"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("component", ["inbox", *COMPONENTS])
 def test_find_package(installation: Installation, tmp_path: Path, component: str) -> None:
@@ -83,6 +84,7 @@ def test_find_package(installation: Installation, tmp_path: Path, component: str
     assert run([str(tmp_path / "b/main")]).endswith("pull:d\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("component", "package"),
     [
@@ -114,6 +116,7 @@ def test_find_package_names_a_missing_component_and_what_to_install(
     assert f"lacks the component {component}." in words and package in words, words
 
 
+@pytest.mark.long
 def test_every_public_header_stands_alone(installation: Installation, tmp_path: Path) -> None:
     headers = sorted((prefix(installation) / "include/inbox").rglob("*.hpp"))
     assert len(headers) >= 9

@@ -20,6 +20,8 @@ from .conftest import Consume
 from .consumer import Target
 from .pubsub_source import PubSubSource, payloads
 
+pytestmark = pytest.mark.long
+
 servers.add_clients_to_path()
 
 

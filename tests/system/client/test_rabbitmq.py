@@ -524,6 +524,7 @@ def test_the_offset_is_saved_with_the_effect(queue: Queue, make_source: MakeSour
     assert target.attempts() == attempts + 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["classic"])  # others may take minutes to come back on a single node of 3.10
 def test_a_server_that_is_killed(
     make_queue: MakeQueue, make_source: MakeSource, target: Target, server: RabbitmqServer, kind: str
@@ -541,6 +542,7 @@ def test_a_server_that_is_killed(
     queue.wait_settled()
 
 
+@pytest.mark.long
 @of_all_kinds
 def test_a_server_that_restarts(queue: Queue, make_source: MakeSource, target: Target, server: RabbitmqServer) -> None:
     make_source(queue, opened=False, conninfo=target.conninfo)

@@ -17,6 +17,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from cluster import REPOSITORY
+from long_run import all_in_long_run
 from waiting import wait_until
 
 from .conftest import MakePage
@@ -102,7 +103,7 @@ class Way:
         return self.page.start(command or self.run, **self.to_emulator)
 
 
-@pytest.fixture(params=["pull", "pubsub"])
+@pytest.fixture(params=all_in_long_run(["pull", "pubsub"], short=["pull"]))
 def way(request: pytest.FixtureRequest, make_page: MakePage, examples: Path, shop: Shop) -> Way:
     directory = examples / "catalog"
     if request.param == "pull":
@@ -172,6 +173,7 @@ VIDEO = {"video_id": "00000000-0000-0000-0000-000000000001", "title": "", "durat
          "uploader_id": "00000000-0000-0000-0000-000000000002", "published_at": "2026-01-01"}  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "old, new, is_behind",
     [

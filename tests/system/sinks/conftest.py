@@ -4,7 +4,8 @@
     make_sink     the same in a database of the test's own
 
 A test marked `needs("x")` leaves out the sinks that cannot do x (`Sink.cannot`); one marked
-`other_servers` runs with the other servers for a protocol as well. A new sink is a class, as sink.py
+`other_servers` runs with the other servers for a protocol as well, in the long run. In the short run, sinks that
+share their code with another run only tests marked `core`. A new sink is a class, as sink.py
 says, and its name in SINKS.
 """
 
@@ -18,6 +19,7 @@ import pytest
 
 from cluster import Installation
 from database import Database
+from long_run import all_in_long_run
 
 from . import servers
 from .aws_sinks import (
@@ -55,6 +57,10 @@ SINKS: list[type[Sink]] = [
 OTHER_SERVERS: list[type[Sink]] = [
     CurrentNatsSink, MochiSink, MochiQos2Sink, PubSubFakeSink, SqsFifoElasticMqSink, SqsStandardElasticMqSink,
 ]  # fmt: skip
+# These share their code with a sink before them in the list: in the short run they run only tests marked `core`.
+RELATED = {
+    Http2Sink, MqttQos2Sink, SqsStandardSink, SnsFifoSink, SnsStandardSink, KinesisSink, EventBridgeSink,
+}  # fmt: skip
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -65,7 +71,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     assert named <= set(ABILITIES), f"no abilities: {named - set(ABILITIES)}"
     others = OTHER_SERVERS if metafunc.definition.get_closest_marker("other_servers") else []
     kinds = [kind for kind in SINKS + others if not needed & set(kind.cannot)]
-    metafunc.parametrize("sink", kinds, ids=[kind.name for kind in kinds], indirect=True)
+    core = metafunc.definition.get_closest_marker("core") is not None
+    short = [kind for kind in kinds if kind in SINKS and (core or kind not in RELATED)] or kinds[:1]
+    values = all_in_long_run(kinds, short=short)
+    metafunc.parametrize("sink", values, ids=[kind.name for kind in kinds], indirect=True)
 
 
 # The fixture `make_sink`: (kind, database) -> Sink

@@ -152,17 +152,42 @@ def enqueue_content(sink: Sink, db: Database) -> dict[str, Message]:
     return expected
 
 
+KEYS = ["a b", "ключ 𝄞", "k" * 300, "", '"\\\t']
+
+
+def enqueue_keys_of_any_text(db: Database) -> dict[str, str]:
+    """Enqueues four events for each of KEYS. Returns the key of each event by id. Events without a key are each alone."""
+    rows = db.execute(
+        "SELECT outbox.enqueue('item', CASE key WHEN '' THEN 'none ' || n ELSE k::text END, 'changed', '{}', "
+        "version => n, ordering_key => key)::text, key "
+        "FROM generate_series(1, 4) AS n, unnest(%s::text[]) WITH ORDINALITY AS keys (key, k)",
+        (KEYS,),
+    )
+    return dict(rows)
+
+
+@pytest.mark.core
 @pytest.mark.other_servers
-def test_everything_of_an_event_arrives(sink: Sink, db: Database) -> None:
+def test_everything_of_an_event_arrives_once_and_every_key_in_order(sink: Sink, db: Database) -> None:
+    """One delivery: any content, any text as ordering key, keys with few and with many events."""
     sink.add_topic()
     sink.create()
     expected = enqueue_content(sink, db)
     bare = str(db.value("SELECT outbox.enqueue('item', 'a', 'changed', '{}')"))
-    for message in sink.wait_for([*expected, bare]):
-        if message.event_id != bare:
+    key_of = enqueue_keys_of_any_text(db)
+    many = enqueue_keys(db, [f"k{n}" for n in range(20)], 8) + enqueue_keys(db, ["late"], 20)
+    assert_arrived(sink, [*expected, bare, *key_of, *many])
+    for message in sink.messages():
+        if message.event_id in expected:
             assert message == expected[message.event_id]
-        else:
+        elif message.event_id == bare:
             assert (message.version, message.headers, message.payload) == (None, {}, b"{}")
+        elif message.event_id in key_of:
+            as_enqueued = replace(message, ordering_key=key_of[message.event_id])
+            assert message.ordering_key == sink.as_carried(as_enqueued).ordering_key
+    if "requests" not in sink.cannot:
+        assert_one_request_per_key(sink)
+        assert_in_order([message for _, messages in batches(sink) for message in messages])
 
 
 def test_everything_of_an_event_arrives_as_a_cloud_event(sink: Sink, db: Database) -> None:
@@ -176,44 +201,9 @@ def test_everything_of_an_event_arrives_as_a_cloud_event(sink: Sink, db: Databas
         db.execute("DROP SERVER d CASCADE")
 
 
-KEYS = ["a b", "ключ 𝄞", "k" * 300, "", '"\\\t']
-
-
-@pytest.mark.other_servers
-def test_any_text_is_a_valid_ordering_key(sink: Sink, db: Database) -> None:
-    """Events keep their order with a key of any characters, and have no key without one."""
-    sink.add_topic()
-    sink.create()
-    rows = db.execute(
-        "SELECT outbox.enqueue('item', k::text, 'changed', '{}', version => n, "
-        "ordering_key => key)::text, key "
-        "FROM generate_series(1, 4) AS n, unnest(%s::text[]) WITH ORDINALITY AS keys (key, k)",
-        (KEYS,),
-    )
-    key_of = dict(rows)
-    messages = sink.wait_for(list(key_of))
-    for message in messages:
-        as_enqueued = replace(message, ordering_key=key_of[message.event_id])
-        assert message.ordering_key == sink.as_carried(as_enqueued).ordering_key
-    if "order" not in sink.cannot:
-        assert_in_order([message for message in messages if key_of[message.event_id]])
-
-
 # -------------------------------------------------------------------------------------------------
 # Order and concurrency
 # -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.other_servers
-def test_every_key_is_in_order(sink: Sink, db: Database) -> None:
-    sink.add_topic()
-    sink.create()
-    ids = enqueue_keys(db, [f"k{n}" for n in range(20)], 8)
-    ids += enqueue_keys(db, ["late"], 20)
-    assert_arrived(sink, ids)
-    if "requests" not in sink.cannot:
-        assert_one_request_per_key(sink)
-        assert_in_order([message for _, messages in batches(sink) for message in messages])
 
 
 @pytest.mark.needs("parallel")
@@ -359,6 +349,7 @@ def test_an_answer_that_gets_lost_repeats_at_most_its_request(sink: Sink, db: Da
     assert in_trouble(db) == []
 
 
+@pytest.mark.core
 @pytest.mark.worker
 def test_nothing_is_confirmed_before_the_answer(sink: Sink, db: Database) -> None:
     """Also a relay that is asked to end meanwhile takes nothing for granted, and does not wait."""
@@ -421,6 +412,7 @@ def test_figures_of_connections(sink: Sink, db: Database) -> None:
         assert f'outbox_{name}{{database="{db.name}",destination="d"' in db.value("SELECT outbox.metrics()")
 
 
+@pytest.mark.core
 def test_a_destination_that_goes_and_comes_back(sink: Sink, db: Database) -> None:
     sink.add_topic()
     sink.create()
@@ -448,6 +440,7 @@ def test_a_topic_that_is_missing_is_the_destinations_failure(sink: Sink, db: Dat
     assert in_trouble(db) == []
 
 
+@pytest.mark.core
 @pytest.mark.needs("limits")
 def test_an_event_that_is_too_large_is_a_dead_letter(sink: Sink, db: Database) -> None:
     sink.add_topic()
@@ -532,6 +525,7 @@ def sinks_with_topics(installation: Installation, cluster: Cluster, make: MakeSi
     return [make(kind, create_database(cluster, kind.name)) for kind in kinds]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_waits_for_a_missing_topic_leaves_memory(
     installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink
@@ -593,6 +587,7 @@ def test_one_of_several_topics_is_throttled(sink: Sink, db: Database) -> None:
     assert in_trouble(db) == []
 
 
+@pytest.mark.long
 @pytest.mark.needs("throttling")
 def test_requests_that_are_throttled_at_random(sink: Sink, db: Database) -> None:
     dice = random.Random(1)
@@ -605,6 +600,7 @@ def test_requests_that_are_throttled_at_random(sink: Sink, db: Database) -> None
     assert in_trouble(db) == []
 
 
+@pytest.mark.long
 @pytest.mark.needs("requests")
 def test_requests_that_are_lost_at_random(sink: Sink, db: Database) -> None:
     """The cause is unknown, so an event lost three times may have a counted attempt; none becomes a dead letter."""
@@ -638,6 +634,7 @@ def test_a_relay_that_ends_in_the_middle(sink: Sink, db: Database) -> None:
     assert_arrived(sink, ids, times=2)
 
 
+@pytest.mark.long
 @pytest.mark.worker
 def test_a_server_that_is_killed_in_the_middle(
     installation: Installation, make_cluster: MakeCluster, make_sink: MakeSink

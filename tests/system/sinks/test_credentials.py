@@ -162,6 +162,7 @@ def make_platform(
     return make
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(PLATFORMS))
 def test_expired_credentials_of_the_platform_are_replaced(name: str, make_platform: MakePlatform) -> None:
     platform, sink = make_platform(name)

@@ -22,6 +22,8 @@ from waiting import wait_until
 from .kafka_server import KafkaServer
 from .servers import INSTALLED, NotInstalled, java
 
+pytestmark = pytest.mark.long
+
 PAGE = REPOSITORY / "docs/from-debezium.md"
 PROGRAM = REPOSITORY / "tests/debezium/ToKafka.java"
 LIBRARIES = INSTALLED / "debezium"

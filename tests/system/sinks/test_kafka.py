@@ -164,6 +164,7 @@ def test_compression(kafka: KafkaSink, db: Database, compression: str) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_in_the_middle(kafka: KafkaSink, db: Database) -> None:
     """Nothing is lost, and the first arrivals of each key are in order."""
     kafka.add_topic()

@@ -130,6 +130,7 @@ def test_a_token_that_the_broker_refuses(
     assert in_trouble(db) == []
 
 
+@pytest.mark.long
 def test_tokens_are_renewed_while_the_broker_ends_sessions(kafka: KafkaSink, db: Database, issuer: TokenIssuer) -> None:
     """The broker takes no expired token, and closes each connection two seconds after its login."""
     issuer.lifetime = 4
@@ -149,6 +150,7 @@ def test_tokens_are_renewed_while_the_broker_ends_sessions(kafka: KafkaSink, db:
     assert_in_order(kafka.messages())
 
 
+@pytest.mark.long
 def test_an_issuer_that_is_down_while_the_token_is_valid(kafka: KafkaSink, db: Database, issuer: TokenIssuer) -> None:
     issuer.lifetime = 20
     log_in(kafka, issuer)

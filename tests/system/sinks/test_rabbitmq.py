@@ -241,6 +241,7 @@ def mortal() -> Iterator[RabbitmqServer]:
     yield from running(rabbitmq)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed(mortal: RabbitmqServer, db: Database) -> None:
     """The queue is classic, because the server forgets a quorum queue that is seconds old."""
     rabbit = RabbitmqSink(db, mortal)

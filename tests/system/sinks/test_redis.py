@@ -521,6 +521,7 @@ def test_the_next_host_when_the_primary_is_gone(db: Database, start: Start) -> N
     sink.close()
 
 
+@pytest.mark.long
 def test_sentinel_names_the_primary(db: Database, start: Start) -> None:
     primary = start()
     replica = start(replicaof=f"127.0.0.1 {primary.port}")
