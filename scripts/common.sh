@@ -20,16 +20,11 @@ build_targets() { # build_targets DIRECTORY [TARGET...]: default: all
     tail -n 1 "$directory/build.log" >&2
 }
 
-# Configures and builds. Arguments: options for cmake and, after --, the targets if not all.
-build_project() {
-    local options=()
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        options+=("$1")
-        shift
-    done
-    [ $# -eq 0 ] || shift
-    cmake -S "$repository" -B "$build" -G Ninja ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} "${options[@]}" >/dev/null
-    build_targets "$build" "$@"
+# A tree that was configured with another preset is configured anew.
+configure() { # configure PRESET DIRECTORY
+    if [ "$(cat "$2/preset" 2>/dev/null)" != "$1" ]; then rm -rf "$2/CMakeCache.txt" "$2/CMakeFiles"; fi
+    cmake -S "$repository" -B "$2" --preset "$1" ${PG_CONFIG:+-D "PG_CONFIG=$PG_CONFIG"} >/dev/null
+    echo "$1" >"$2/preset"
 }
 
 pg_config=${PG_CONFIG:-pg_config}

@@ -26,7 +26,8 @@ clients=8
 rate=1500 # transactions per second, so that a small machine keeps up
 
 need_packages "${build_packages[@]}" procps
-build_project -D OUTBOX_TESTS=OFF
+configure product "$build"
+build_targets "$build"
 
 directory=$(server_directory pg_outbox-demo)
 cleanup() {

@@ -10,7 +10,8 @@ source "$(dirname "$0")/common.sh"
 
 version=$(sed -n 's/^project(pg_outbox VERSION \([0-9.]*\).*/\1/p' "$repository/CMakeLists.txt")
 need_packages "${build_packages[@]}" xz-utils
-build_project -- pg_outbox_sql pg_inbox_sql
+configure product "$build"
+build_targets "$build" pg_outbox_sql pg_inbox_sql
 mkdir -p "$repository/tests/upgrade"
 for name in pg_outbox pg_inbox; do
     script=$build/sql/$name--$version.sql

@@ -73,7 +73,8 @@ test_upgrade() {
         at() { echo "/usr/lib/postgresql/$1/bin/pg_config"; }
         for major in 15 17 18; do
             build=/build-upgrade-$major PG_CONFIG=$(at $major)
-            build_project -D OUTBOX_TESTS=OFF -D OUTBOX_EXAMPLES=OFF
+            configure product "$build"
+            build_targets "$build"
         done
         cmake --install /build-upgrade-18 >/dev/null # pg_upgrade to 18 looks for the library there only
         status=0
@@ -93,7 +94,7 @@ test_server() { # test_server SERVER SUITE...
     make_root "${release[$major]}" "$root"
     get_source "$root"
     in_root "$root" env OUTBOX_PG_MAJOR="$major" OUTBOX_BUILD="/build-$1" \
-        OUTBOX_TEST_SLOWNESS="${OUTBOX_TEST_SLOWNESS:-3}" bash -euc "
+        bash -euc "
         $(declare -f build_with_asserts)
         [ $1 = $major ] || { PG_CONFIG=\$(build_with_asserts $major); export PG_CONFIG; }
         exec /src/scripts/test.sh ${*:2}"

@@ -12,7 +12,8 @@ build_packages=(g++ cmake ninja-build pkg-config libpq-dev libcurl4-openssl-dev 
     libtomlplusplus-dev libncurses-dev libcpp-httplib-dev "postgresql-$pg_major" "postgresql-server-dev-$pg_major" "postgresql-client-$pg_major")
 # What some sinks and sources need.
 library_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler librdkafka-dev librabbitmq-dev)
-unit_packages=(libgtest-dev libgmock-dev clang-16 libclang-rt-16-dev)
+unit_packages=(libgtest-dev libgmock-dev)
+sanitizer_packages=(clang-16 libclang-rt-16-dev)
 system_packages=(python3-pytest python3-pytest-xdist python3-psycopg python3-prometheus-client procps openssl curl patch)
 # Brokers and proxies, and what installs those that are not packages of Debian (scripts/test/servers.sh).
 broker_packages=(nginx-light mosquitto rabbitmq-server python3-pika systemd pgbouncer nats-server redis-server python3-venv)
@@ -39,7 +40,7 @@ need_packages() {
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     set -euo pipefail
-    [ $# -gt 0 ] || set -- build library unit system broker long check
+    [ $# -gt 0 ] || set -- build library unit sanitizer system broker long check
     for name; do
         declare -n list="${name}_packages"
         need_packages "${list[@]}"
