@@ -30,7 +30,7 @@ must() { # must WHAT COMMAND...
 }
 
 format_cpp() { files '*.cpp' '*.hpp' | on_all_processors clang-format "$@"; }
-check_shell() { files '*.sh' .ci/run .githooks/pre-commit | on_all_processors shellcheck --severity=warning --exclude=SC1090,SC1091,SC2034,SC2154; }
+check_shell() { files '*.sh' .ci/run .githooks/pre-commit | on_all_processors shellcheck --shell=bash --severity=warning --exclude=SC1090,SC1091,SC2034,SC2120,SC2154,SC2164; }
 
 if [ "${1:-}" = --fix ]; then
     format_cpp -i

@@ -16,12 +16,12 @@ namespace {
 // -------------------------------------------------------------------------------------------------
 
 constexpr Micros shortest_lease = seconds(2);
-constexpr Micros longest_lease = seconds(600);
-constexpr std::size_t longest_name = 63;
+constexpr Micros max_lease = seconds(600);
+constexpr std::size_t max_name = 63;
 
 std::optional<Error> check_lease(const OptionSpec& spec, std::string_view value) {
     const Result<Micros> lease = parse_duration(value);
-    if (lease && lease.value() >= shortest_lease && lease.value() <= longest_lease)
+    if (lease && lease.value() >= shortest_lease && lease.value() <= max_lease)
         return std::nullopt;
     return invalid_option_value(spec.name, "Write a duration from 2s to 10min.");
 }
@@ -35,7 +35,7 @@ std::optional<Error> check_memory(const OptionSpec& spec, std::string_view value
 }
 
 std::optional<Error> check_short_name(const OptionSpec& spec, std::string_view value) {
-    if (!value.empty() && value.size() <= longest_name && printable(value) == value)
+    if (!value.empty() && value.size() <= max_name && printable(value) == value)
         return std::nullopt;
     return invalid_option_value(spec.name,
                                 "Write at most 63 bytes of UTF-8 without control characters.");
@@ -201,7 +201,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
     return row.back();
 }
 
-constexpr std::size_t longest_compared = 64;
+constexpr std::size_t max_compared = 64;
 
 std::string row_of(const Setting& setting, bool of_database) {
     const OptionSpec& spec = setting.spec;
@@ -249,10 +249,10 @@ std::string hint_for_unknown(std::string_view name, std::string_view what,
     std::string hint;
     const auto closest =
         std::min_element(valid.begin(), valid.end(), [&](std::string_view a, std::string_view b) {
-            return distance(a, name.substr(0, longest_compared)) <
-                   distance(b, name.substr(0, longest_compared));
+            return distance(a, name.substr(0, max_compared)) <
+                   distance(b, name.substr(0, max_compared));
         });
-    if (closest != valid.end() && distance(*closest, name.substr(0, longest_compared)) <= 2)
+    if (closest != valid.end() && distance(*closest, name.substr(0, max_compared)) <= 2)
         hint = "Did you mean \"" + std::string(*closest) + "\"? ";
     return hint + "Valid " + std::string(what) + " are: " + comma_separated(valid) + ".";
 }

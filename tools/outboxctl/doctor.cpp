@@ -112,7 +112,8 @@ void examine(Session& session) {
             "HINT:  Is it the right database? See docs/install.md.");
     std::string rows;
     for (const Finding& finding : findings) {
-        if ((finding.needs == Needs::outbox && !outbox) || (finding.needs == Needs::inbox && !inbox))
+        if ((finding.needs == Needs::outbox && !outbox) ||
+            (finding.needs == Needs::inbox && !inbox))
             continue;
         rows += std::string(rows.empty() ? "" : " UNION ALL ") + '(' + finding.rows + ')';
     }

@@ -16,8 +16,8 @@ namespace inbox::kafka {
 
 // Handles that were given up and have not ended. There must not be ever more of them.
 static std::atomic<int> given_up = 0;
-static constexpr int most_given_up = 8;
-static constexpr std::chrono::seconds longest_destruction{1};
+static constexpr int max_given_up = 8;
+static constexpr std::chrono::seconds max_destruction{1};
 // Also of the library that is found at run time.
 static constexpr int oldest_version = 0x02000000;
 
@@ -125,7 +125,7 @@ Client::Client(const KafkaOptions& options, int wake) {
         throw SourceError(
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later",
             false);
-    if (given_up >= most_given_up)
+    if (given_up >= max_given_up)
         throw SourceError("connections that were given up have not ended", true);
     Configuration conf;
     configure(conf, options);
@@ -177,7 +177,7 @@ Client::~Client() {
         });
         const std::future<void> destroyed = destroy.get_future();
         std::thread(std::move(destroy)).detach();
-        destroyed.wait_for(longest_destruction);
+        destroyed.wait_for(max_destruction);
     } catch (...) {  // there is no thread to be had: it stays as it is, and is counted
     }
 }

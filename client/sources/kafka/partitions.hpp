@@ -42,7 +42,7 @@ class Partitions {
   public:
     // Most records of a partition from its position on. One that is not settled for long would
     // otherwise let them grow without bound.
-    static constexpr std::size_t most_unsettled = 50'000;
+    static constexpr std::size_t max_unsettled = 50'000;
 
     explicit Partitions(std::string subscription) : subscription_(std::move(subscription)) {}
 

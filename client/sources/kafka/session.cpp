@@ -18,14 +18,14 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Records that wait for receive(), beside those in the library's queue.
-static constexpr std::size_t most_waiting = 1000;
-static constexpr std::size_t most_waiting_bytes = 4 << 20;
+static constexpr std::size_t max_waiting = 1000;
+static constexpr std::size_t max_waiting_bytes = 4 << 20;
 static constexpr std::size_t records_at_once = 32;
 // How long the thread sleeps at most.
-static constexpr milliseconds longest_sleep{500};
-static constexpr milliseconds longest_question{10'000};
+static constexpr milliseconds max_sleep{500};
+static constexpr milliseconds max_question{10'000};
 // In a rebalance a commit waits for its end, but not longer.
-static constexpr seconds longest_rebalance{10};
+static constexpr seconds max_rebalance{10};
 // An error that goes on is logged this often.
 static constexpr seconds between_warnings{30};
 
@@ -208,7 +208,7 @@ void Session::check_has_all(const std::vector<Place>& places) const {
         ours[place.topic]++;
     const rd_kafka_metadata_t* metadata = nullptr;
     if (const auto code =
-            rd_kafka_metadata(client_->get(), 0, nullptr, &metadata, longest_question.count()))
+            rd_kafka_metadata(client_->get(), 0, nullptr, &metadata, max_question.count()))
         throw SourceError(rd_kafka_err2str(code), true);
     std::string missing;
     for (int i = 0; i < metadata->topic_cnt; i++) {
@@ -231,7 +231,7 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
     for (rd_kafka_topic_partition_t& each : elements(*list))
         each.offset = std::chrono::ceil<milliseconds>(to.time_since_epoch()).count();
     rd_kafka_resp_err_t code =
-        rd_kafka_offsets_for_times(client_->get(), list.get(), longest_question.count());
+        rd_kafka_offsets_for_times(client_->get(), list.get(), max_question.count());
     std::vector<PlacedOffset> offsets;
     for (const rd_kafka_topic_partition_t& each : elements(*list)) {
         std::int64_t low = 0, offset = each.offset;
@@ -239,7 +239,7 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
             code = each.err;
         if (!code && offset < 0)  // nothing is that late: it goes on at the end
             code = rd_kafka_query_watermark_offsets(client_->get(), each.topic, each.partition,
-                                                    &low, &offset, longest_question.count());
+                                                    &low, &offset, max_question.count());
         if (code)
             throw SourceError(
                 std::string("cannot find the offsets of a time: ") + rd_kafka_err2str(code), true);
@@ -275,7 +275,7 @@ void Session::seek_if_asked() {
         seek_->error = "the partitions of this process have changed";
     else
         seek_->error =
-            text_of(rd_kafka_seek_partitions(client_->get(), list.get(), longest_question.count()));
+            text_of(rd_kafka_seek_partitions(client_->get(), list.get(), max_question.count()));
     if (seek_->error.empty()) {
         pause(sought, false);
         for (const PlacedOffset& each : seek_->to)
@@ -314,7 +314,7 @@ bool Session::turn() {
 
 void Session::wait() {
     const Clock::time_point now = Clock::now();
-    Clock::time_point until = now + longest_sleep;
+    Clock::time_point until = now + max_sleep;
     if (to_assign_)
         until = std::min(until, load_at_);
     if (to_revoke_)
@@ -569,11 +569,11 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
 
 // Returns true if there may be more, and room for them.
 bool Session::read_records() {
-    for (std::size_t read = 0; read < most_waiting;) {
+    for (std::size_t read = 0; read < max_waiting;) {
         {
             const std::lock_guard lock(mutex_);
-            starved_ = partitions_.waiting() >= most_waiting ||
-                       partitions_.waiting_bytes() >= most_waiting_bytes;
+            starved_ = partitions_.waiting() >= max_waiting ||
+                       partitions_.waiting_bytes() >= max_waiting_bytes;
             if (starved_)
                 return false;
         }
@@ -684,7 +684,7 @@ void Session::commit(const std::vector<PlacedOffset>& offsets) {
 // The next commit comes when the rebalance is over. If commits went on, one would come to the group
 // with the generation before, and the library would then take its partitions for lost.
 void Session::wait_for_the_group() {
-    commit_at_ = Clock::now() + longest_rebalance;
+    commit_at_ = Clock::now() + max_rebalance;
 }
 
 void Session::committed(rd_kafka_event_t* event) {

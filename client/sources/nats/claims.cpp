@@ -17,7 +17,7 @@ static constexpr const char* at_once = "-NAK";
 static constexpr const char* in_a_while = "-NAK {\"delay\":100000000}";
 static constexpr const char* in_progress = "+WPI";
 
-static constexpr std::size_t most_awaited = 10'000;  // keys; then old ones are looked for
+static constexpr std::size_t max_awaited = 10'000;  // keys; then old ones are looked for
 
 static std::uint64_t sequence_of(const Delivery& delivery) {
     const std::optional<Place> place = place_of(delivery.handle);
@@ -84,7 +84,7 @@ void Claims::give_back(const Delivery& delivery, Micros now) {
     commands_.push_back({part(sequence, delivery.handle), at_once, true});
     if (delivery.event.ordering_key.empty())
         return;
-    if (awaited_.size() >= most_awaited)
+    if (awaited_.size() >= max_awaited)
         forget_awaited(now);
     awaited_[delivery.event.ordering_key][sequence] = now + 2 * ack_wait_;
 }

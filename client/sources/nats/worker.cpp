@@ -14,11 +14,11 @@ using outbox::Micros;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
-static constexpr int most_refusals = 3;
+static constexpr int max_refusals = 3;
 // The server ends a pull after this time, and until then says at intervals that it is there.
 static constexpr Micros pull_time = outbox::seconds(30), heartbeat = outbox::seconds(5);
 // The largest message that a server can be made to take, and its headers.
-static constexpr std::size_t largest_message = 64 * 1024 * 1024 + 64 * 1024;
+static constexpr std::size_t max_message = 64 * 1024 * 1024 + 64 * 1024;
 
 Worker::Worker(Setup setup)
     : setup_(std::move(setup)),
@@ -41,7 +41,7 @@ void Worker::starts() {
 // ---------------------------------------------------------------------------------------------
 
 int Worker::prepare() {
-    connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = largest_message});
+    connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = max_message});
     return connection_->descriptor();
 }
 
@@ -149,7 +149,7 @@ void Worker::lost(std::string why, bool is_refusal, Micros now) {
     const std::string text = setup_.subscription + ": " + outbox::printable(why);
     if (!is_known_)
         give_up(text, has_worked_ || !is_refusal);
-    else if (refusals_ >= most_refusals)
+    else if (refusals_ >= max_refusals)
         give_up(text, has_worked_);
     else
         note(Level::warning, text);

@@ -15,13 +15,13 @@ using outbox::Micros;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
-static constexpr int most_refusals = 3;
+static constexpr int max_refusals = 3;
 // RabbitMQ sends the whole chunk of a stream that it has begun with.
-static constexpr std::size_t largest_chunk = 65'535;
+static constexpr std::size_t max_chunk = 65'535;
 // So many messages of a stream may be read from its position on; then no more are asked for.
-static constexpr std::size_t most_read_ahead = 50'000;
+static constexpr std::size_t max_read_ahead = 50'000;
 // A server that sends and does not read must not make acknowledgements pile up.
-static constexpr std::size_t most_unsent = 1024 * 1024;
+static constexpr std::size_t max_unsent = 1024 * 1024;
 
 static constexpr const char* created_again =
     "; was it created again? inbox.reset_offset() sets where to begin";
@@ -262,7 +262,7 @@ void Worker::lost(const std::string& why, bool is_refusal, Micros now) {
     refusals_ = is_refusal ? refusals_ + 1 : 0;
     if (phase_ != Phase::open || failure_)
         return;
-    if (!is_known_ || refusals_ >= most_refusals) {
+    if (!is_known_ || refusals_ >= max_refusals) {
         is_known_ = false;
         fail(text, has_worked_ || !is_refusal);
     } else {
@@ -307,7 +307,7 @@ void Worker::open_channel(Micros now) {
 void Worker::take_arrived(Micros now) {
     if (arrived_.empty() || stage_ == Stage::disconnected)
         return;
-    const std::size_t most = setup_.prefetch + (setup_.is_stream ? largest_chunk : 0);
+    const std::size_t most = setup_.prefetch + (setup_.is_stream ? max_chunk : 0);
     if (claims_.unacknowledged() + arrived_.size() > most) {
         lost("the server sent more messages than were asked for", false, now);
         return;
@@ -368,8 +368,8 @@ void Worker::enter(Message message) {
 }
 
 void Worker::send_acks() {
-    if (!claims_.has_acks() || connection_->unsent() > most_unsent ||
-        offsets_.size() > most_read_ahead)
+    if (!claims_.has_acks() || connection_->unsent() > max_unsent ||
+        offsets_.size() > max_read_ahead)
         return;
     for (const Claims::Ack& ack : claims_.take_acks())
         channel_.ack(*connection_, ack);

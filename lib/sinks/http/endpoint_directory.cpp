@@ -8,8 +8,8 @@
 namespace outbox {
 
 // The cache begins anew when it has this many topics, or this many endpoints of topics.
-static constexpr std::size_t most_cached_topics = 10'000;
-static constexpr std::size_t most_cached = 1'000'000;
+static constexpr std::size_t max_cached_topics = 10'000;
+static constexpr std::size_t max_cached = 1'000'000;
 
 EndpointLane* EndpointDirectory::find(std::string_view name) noexcept {
     const auto found = lanes_.find(name);
@@ -38,7 +38,7 @@ const EndpointDirectory::Lanes& EndpointDirectory::of_topic(std::string_view top
     if (known != cache_.end())
         return known->second;
     Lanes lanes = found(topic);
-    if (cache_.size() >= most_cached_topics || cached_ + lanes.size() > most_cached) {
+    if (cache_.size() >= max_cached_topics || cached_ + lanes.size() > max_cached) {
         cache_.clear();
         cached_ = 0;
     }

@@ -11,9 +11,9 @@ static constexpr Micros after_failure = milliseconds(100);
 // An endpoint that keeps its copies because too many fail may leave later.
 static constexpr Micros try_again = seconds(1);
 // Limits of one question. What is left is told by the next one.
-static constexpr std::size_t most_told = 500;
-static constexpr std::size_t most_bytes = 1024 * 1024;
-static constexpr std::size_t most_fetched = 20;
+static constexpr std::size_t max_told = 500;
+static constexpr std::size_t max_question_bytes = 1024 * 1024;
+static constexpr std::size_t max_fetched = 20;
 
 void EndpointsSink::to_tell(EndpointLane& lane) {
     if (std::exchange(lane.to_tell, true))
@@ -98,7 +98,7 @@ void EndpointsSink::take_undecided(const std::vector<EndpointLane*>& lanes, Micr
 void EndpointsSink::tell_all(EndpointQuestion& question, Micros now) {
     std::vector<EndpointLane*> left;
     for (EndpointLane* lane : to_tell_) {
-        if (told_.size() >= most_told || question.size() >= most_bytes) {
+        if (told_.size() >= max_told || question.size() >= max_question_bytes) {
             left.push_back(lane);
             continue;
         }
@@ -164,7 +164,7 @@ bool EndpointsSink::may_leave(const EndpointLane& lane) {
     if (!troubled_)
         troubled_ = count_troubled();
     return !lane.is_troubled() || lane.is_paused() || lane.row.wanted || !lane.refused.empty() ||
-           *troubled_ < most_troubled;
+           *troubled_ < max_troubled;
 }
 
 std::size_t EndpointsSink::count_troubled() {
@@ -176,8 +176,7 @@ std::size_t EndpointsSink::count_troubled() {
 }
 
 void EndpointsSink::fetch_some(EndpointQuestion& question, Micros now) {
-    while (!paused_ && !to_fetch_.empty() && fetched_.size() < most_fetched &&
-           copies_.may_fetch()) {
+    while (!paused_ && !to_fetch_.empty() && fetched_.size() < max_fetched && copies_.may_fetch()) {
         EndpointLane& lane = *to_fetch_.front();
         to_fetch_.pop_front();
         lane.to_fetch = false;

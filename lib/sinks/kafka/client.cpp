@@ -25,14 +25,14 @@ namespace outbox {
 static std::atomic<int> alive = 0;
 static std::atomic<int> given_up = 0;
 // One may be caught in a name server that does not answer. There must not be ever more of them.
-static constexpr int most_given_up = 8;
+static constexpr int max_given_up = 8;
 // Threads of brokers, of all handles.
 static std::atomic<int> broker_threads = 0;
 // The library starts a thread for each broker that the cluster names, up to 10,000 for one answer.
 // Ever more of them would take the last process number of the machine from the server.
-static constexpr int most_brokers = 1000;
+static constexpr int max_brokers = 1000;
 // It takes about 1.5 kB for each partition of the topics that it has handles of.
-static constexpr int most_partitions = 50'000;
+static constexpr int max_partitions = 50'000;
 static std::atomic<int> partitions_given_up = 0;
 // Also of the library that is found when the module is loaded: all of 1.x has the same file name.
 static constexpr int oldest_version = 0x02000000;
@@ -123,7 +123,7 @@ static rd_kafka_resp_err_t note_broker(rd_kafka_t*, rd_kafka_thread_type_t type,
     if (type != RD_KAFKA_THREAD_BROKER)
         return RD_KAFKA_RESP_ERR_NO_ERROR;
     broker_threads++;
-    if (++shared.brokers == most_brokers + 1)
+    if (++shared.brokers == max_brokers + 1)
         shared.wake_up();
     return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
@@ -148,7 +148,7 @@ static std::int32_t place(const rd_kafka_topic_t* topic, const void* key, std::s
                           std::int32_t partitions, void* opaque, void*) noexcept {
     auto& known = *static_cast<KnownTopic*>(opaque);
     const int added = partitions - known.partitions.exchange(partitions);
-    if (added != 0 && (known.shared.partitions += added) > most_partitions)
+    if (added != 0 && (known.shared.partitions += added) > max_partitions)
         known.shared.wake_up();
     return known.placement.choose(topic, key, size, partitions);
 }
@@ -309,8 +309,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t 
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
         return;
     }
-    if (given_up >= most_given_up || broker_threads > most_brokers ||
-        partitions_given_up > most_partitions) {
+    if (given_up >= max_given_up || broker_threads > max_brokers ||
+        partitions_given_up > max_partitions) {
         failure_ = "connections that were given up have not ended";
         return;
     }
@@ -423,10 +423,10 @@ rd_kafka_topic_t* KafkaClient::new_topic(const std::string& name, const std::str
 }
 
 std::string KafkaClient::excess() const {
-    if (shared_->brokers > most_brokers)
-        return "the cluster names more than " + std::to_string(most_brokers) + " brokers";
-    if (shared_->partitions > most_partitions)
-        return "the topics have more than " + std::to_string(most_partitions) + " partitions";
+    if (shared_->brokers > max_brokers)
+        return "the cluster names more than " + std::to_string(max_brokers) + " brokers";
+    if (shared_->partitions > max_partitions)
+        return "the topics have more than " + std::to_string(max_partitions) + " partitions";
     return "";
 }
 

@@ -14,10 +14,10 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t longest_answer = 64 * 1024;
-constexpr std::size_t longest_token = 32 * 1024;
+constexpr std::size_t max_token_answer = 64 * 1024;
+constexpr std::size_t max_token = 32 * 1024;
 // An issuer must not make the time wrap around.
-constexpr std::int64_t longest_lifetime = 366 * 24 * 3600;  // in seconds
+constexpr std::int64_t max_lifetime = 366 * 24 * 3600;  // in seconds
 
 // RFC 6749, section 2.3.1.
 std::string basic(const KafkaOptions& options) {
@@ -40,7 +40,7 @@ std::optional<std::int64_t> lifetime_in(const Json::Value& answer) {
 }
 
 bool is_token(std::string_view text) {
-    return !text.empty() && text.size() <= longest_token &&
+    return !text.empty() && text.size() <= max_token &&
            std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
@@ -63,7 +63,7 @@ class OidcToken final : public TokenSource {
         exchange_.content.headers =
             "Content-Type: application/x-www-form-urlencoded\r\nAccept: application/json\r\n";
         exchange_.content.body = body_;
-        exchange_.keep_body = longest_answer;
+        exchange_.keep_body = max_token_answer;
         done_.reserve(1);
     }
 
@@ -95,7 +95,7 @@ class OidcToken final : public TokenSource {
             return fail(exchange_.status / 100 == 2
                             ? "HTTP " + std::to_string(exchange_.status)  // its body may have one
                             : explain(exchange_));
-        if (exchange_.body.size() >= longest_answer)
+        if (exchange_.body.size() >= max_token_answer)
             return fail("its answer is too large");
         const std::optional<Json::Value> answer = parse_json(exchange_.body);
         if (!answer || !answer->isObject())
@@ -109,7 +109,7 @@ class OidcToken final : public TokenSource {
         const std::optional<std::int64_t> lifetime = lifetime_in(*answer);
         if (!lifetime || *lifetime <= 0)
             return fail("its answer has no usable expires_in");
-        take({std::move(token), principal_}, seconds(std::min(*lifetime, longest_lifetime)), now);
+        take({std::move(token), principal_}, seconds(std::min(*lifetime, max_lifetime)), now);
     }
 
     const std::string issuer_;

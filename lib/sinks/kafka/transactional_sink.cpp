@@ -44,7 +44,7 @@ using Task = TransactionThread::Task;
 constexpr std::size_t usual_batches = 64;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
 // The others are sent while a transaction ends, and show what is wrong while one is in doubt.
-constexpr std::size_t most_batches_of_transaction = usual_batches / 2;
+constexpr std::size_t max_batches_of_transaction = usual_batches / 2;
 constexpr std::size_t usual_lines = 3;
 constexpr std::size_t all_lines = usual_lines + 1;
 
@@ -357,7 +357,7 @@ class TransactionalSink final : public Sink, public Transactions {
     }
 
     void take_waiting(Line& line, Micros now) {
-        const std::size_t most = line.options.one_by_one ? 1 : most_batches_of_transaction;
+        const std::size_t most = line.options.one_by_one ? 1 : max_batches_of_transaction;
         while (!line.waiting.empty() && line.sendings.size() < most &&
                line.thread->producer().has_room_for(line.waiting.front().topic)) {
             Waiting next = std::move(line.waiting.front());

@@ -20,7 +20,7 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t most_streams = 5;  // that are looked at for one subject
+constexpr std::size_t max_streams = 5;  // that are looked at for one subject
 
 struct Answer {
     enum class Kind { text, no_responders, denied } kind = Kind::text;
@@ -236,7 +236,7 @@ class NatsCheck final : public Check, NatsListener {
         if (const Json::Value* names = json_member(answer.value, "streams");
             names != nullptr && names->isArray())
             for (const Json::Value& name : *names)
-                if (name.isString() && streams_.size() < most_streams)
+                if (name.isString() && streams_.size() < max_streams)
                     streams_.push_back(name.asString());
         if (streams_.empty())
             end_subject(findings, false, "no stream takes it (create one)");

@@ -86,18 +86,18 @@ using Phase = Job::Phase;
 using Place = Job::Place;
 
 constexpr std::size_t max_bytes = 1024 * 1024;
-constexpr std::size_t most_batches = 4;
-constexpr std::size_t most_lanes = 10'000;  // that are remembered
-constexpr unsigned most_redirects = 8;
-constexpr std::size_t most_lines = 10;
+constexpr std::size_t max_batches = 4;
+constexpr std::size_t max_lanes = 10'000;  // that are remembered
+constexpr unsigned max_redirects = 8;
+constexpr std::size_t max_lines = 10;
 
 // Of a stream, to find events that have been sent before. A relay that has crashed sends fewer again,
 // unless there was much in flight.
-constexpr std::size_t most_entries = 50'000;
-constexpr std::size_t most_remembered = 100'000;  // of all streams
-constexpr std::size_t most_entry_bytes = 64 * 1024 * 1024;
+constexpr std::size_t max_entries = 50'000;
+constexpr std::size_t max_remembered = 100'000;  // of all streams
+constexpr std::size_t max_entry_bytes = 64 * 1024 * 1024;
 constexpr std::size_t first_page = 8;  // entries; how large they are is not known yet
-constexpr std::size_t longest_page = 1000;
+constexpr std::size_t max_page = 1000;
 constexpr std::size_t page_bytes = 1024 * 1024;
 
 class RedisSink final : public Sink {
@@ -174,7 +174,7 @@ class RedisSink final : public Sink {
     }
 
   private:
-    std::size_t batches() const noexcept { return options_.min_replicas > 0 ? 2 : most_batches; }
+    std::size_t batches() const noexcept { return options_.min_replicas > 0 ? 2 : max_batches; }
 
     // Of WAIT, which stops what follows on its connection.
     std::int64_t replica_timeout_ms() const noexcept {
@@ -184,7 +184,7 @@ class RedisSink final : public Sink {
     StreamLane& lane_for(const Event& event) {
         name_.clear();
         lane_of(event, name_);
-        if (lanes_.size() >= most_lanes)
+        if (lanes_.size() >= max_lanes)
             std::erase_if(lanes_, [this](const auto& one) {
                 return one.second.jobs == 0 && !is_asked_for(one.second);
             });
@@ -288,7 +288,7 @@ class RedisSink final : public Sink {
         if (job.was_refused && !all_there && !lane.shared) {
             lane.shared = true;
             lane.entries.clear();
-            if (lines_.size() < most_lines)
+            if (lines_.size() < max_lines)
                 lines_.push_back(about(lane, "something else writes to it; Redis makes the ids"));
         }
         return true;
@@ -332,8 +332,8 @@ class RedisSink final : public Sink {
         const std::size_t usual =
             lane.read == 0 ? first_page
                            : std::clamp<std::size_t>(page_bytes * lane.read / (lane.read_bytes + 1),
-                                                     1, longest_page);
-        question.entries = std::min(usual, most_entries - lane.read);
+                                                     1, max_page);
+        question.entries = std::min(usual, max_entries - lane.read);
         append_command_of(server.connection.output(), std::string_view("XREVRANGE"),
                           std::string_view(lane.name), std::string_view(lane.next.text()),
                           std::string_view("-"), std::string_view("COUNT"),
@@ -539,8 +539,8 @@ class RedisSink final : public Sink {
             lane.next = next.value_or(StreamId{});
         }
         lane.read_bytes += server.connection.answer_bytes();
-        lane.all_read |= answer.elements.size() < asked || lane.read >= most_entries ||
-                         lane.read_bytes >= most_entry_bytes || remembered() >= most_remembered;
+        lane.all_read |= answer.elements.size() < asked || lane.read >= max_entries ||
+                         lane.read_bytes >= max_entry_bytes || remembered() >= max_remembered;
     }
 
     std::size_t remembered() const noexcept {
@@ -638,7 +638,7 @@ class RedisSink final : public Sink {
 
     // ---- redirects --------------------------------------------------------------------------------
 
-    bool may_follow(Job& job) noexcept { return ++job.redirects <= most_redirects; }
+    bool may_follow(Job& job) noexcept { return ++job.redirects <= max_redirects; }
 
     void follow(RedisServer& from, StreamLane& lane, const Redirect& redirect) {
         RedisServer* server = servers_.named(from, redirect.host, redirect.port);

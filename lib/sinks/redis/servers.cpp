@@ -8,7 +8,7 @@
 namespace outbox {
 
 // A cluster has at most 1,000 nodes by its own recommendation.
-static constexpr std::size_t most_servers = 1000;
+static constexpr std::size_t max_servers = 1000;
 
 RedisServers::RedisServers(const RedisOptions& options, const Clock& clock)
     : options_(options), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
@@ -58,7 +58,7 @@ RedisServer* RedisServers::named(const RedisServer& by, const std::string& host,
     for (const std::unique_ptr<RedisServer>& server : all_)
         if (server->name == name && !server->is_sentinel)
             return server.get();
-    if (!is_host_name(of_host) || all_.size() >= most_servers)
+    if (!is_host_name(of_host) || all_.size() >= max_servers)
         return nullptr;
     return add(of_host, port, false);
 }
