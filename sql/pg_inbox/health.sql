@@ -1,6 +1,5 @@
--- Tells what is wrong with consumers and what to do about it, for people and for alerts. No rows
--- mean that all is well. Only roles with the rights of the consumer's role see the error messages
--- of its handlers.
+-- Returns what is wrong with consumers, why, and what to do about it; no rows if all is well. Only
+-- roles with the rights of the consumer's role see the error messages of its handlers.
 --
 --   failing    events are not applied, and will not be until somebody acts
 --   degraded   something goes wrong, and may pass by itself
@@ -138,5 +137,3 @@ BEGIN ATOMIC
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;
-COMMENT ON FUNCTION inbox.health(interval, inbox_internal.caller) IS
-    'problems of consumers, with reasons and what to do; no rows if there are none';

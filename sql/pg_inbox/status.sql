@@ -6,7 +6,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND pg_has_role(r.oid, 'USAGE'));
 END;
-COMMENT ON FUNCTION inbox_internal.is_own(name) IS 'returns whether the current role has the rights of a role';
 
 CREATE VIEW inbox.status AS
 SELECT c.name AS consumer,

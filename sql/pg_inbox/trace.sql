@@ -21,15 +21,12 @@ BEGIN
     END IF;
     PERFORM set_config('inbox.traceparent', parent, true), set_config('inbox.tracestate', state, true);
 END $$;
-COMMENT ON FUNCTION inbox.continue_trace(jsonb) IS
-    'sets inbox.traceparent and inbox.tracestate to those of an event, until the end of the transaction';
 
--- Returns whether continue_trace() would change anything. The planner inlines it, and an event without a trace
--- costs no more than that.
+-- Returns whether an event begins or ends a trace context, so that continue_trace() would change
+-- anything. The planner inlines it, and an event without a trace costs no more than that.
 CREATE FUNCTION inbox_internal.changes_trace(headers jsonb)
 RETURNS boolean
 LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT (headers ? 'traceparent') IS TRUE OR current_setting('inbox.traceparent', true) <> '';
 END;
-COMMENT ON FUNCTION inbox_internal.changes_trace(jsonb) IS 'returns whether an event begins or ends a trace context';

@@ -86,13 +86,13 @@ COMMENT ON COLUMN outbox.relay_status.number IS 'number of the destination';
 COMMENT ON COLUMN outbox.relay_status.relay IS 'process that reported them';
 COMMENT ON COLUMN outbox.relay_status.reported_at IS 'when they were reported';
 
+-- Returns the class of the advisory locks of relays outside the server.
 CREATE FUNCTION outbox_internal.relay_locks()
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT 1869968482; -- "outb"; extension/produce/wake_outside.cpp has it again
 END;
-COMMENT ON FUNCTION outbox_internal.relay_locks() IS 'class of the advisory locks of relays outside the server';
 
 -- Tells relays outside the server that an operator, or a change of a destination, wants their
 -- attention.
@@ -104,14 +104,13 @@ BEGIN ATOMIC
     SELECT pg_notify('outbox_wake', 'operate')
      WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.leased_until > clock_timestamp() AND r.direct);
 END;
-COMMENT ON FUNCTION outbox_internal.tell_relays() IS 'makes relays outside the server apply decisions of operators at commit';
 
 -- ------------------------------------------------------------------------------------------------
 -- Leases
 -- ------------------------------------------------------------------------------------------------
 
--- Whether nobody serves the destination: its relay is gone, or has not renewed its lease. That of a
--- relay inside the server is none of ours.
+-- Returns whether a destination has no relay outside the server: its relay is gone, or has not
+-- renewed its lease. The lease of a relay inside the server does not count.
 CREATE FUNCTION outbox_internal.is_free(cursor outbox.cursor)
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -124,9 +123,8 @@ BEGIN ATOMIC
                               AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
                               AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid::bigint = cursor.number);
 END;
-COMMENT ON FUNCTION outbox_internal.is_free(outbox.cursor) IS 'returns whether a destination has no relay outside the server';
 
--- Renews the lease of a relay, and tells it what it has to know:
+-- Renews the lease of a relay outside the server, and returns what the relay has to know.
 --
 --   configuration  changes when settings or destinations may have changed
 --   resting        the wake lock is held, by this session or by another relay that sleeps
@@ -196,11 +194,10 @@ BEGIN
                     WHERE c.number = i.number AND e.next_retry_at <= soon AND e.next_retry_at <= clock_timestamp()
                       AND e.lock_token IS NULL);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_beat(uuid, text, text, interval, boolean, integer[], bigint[], integer[], text[], boolean) IS
-    'renews the lease of a relay outside the server';
 
--- Ends the rest of a relay that holds the wake lock. Relays that rest without it, because this one had
--- it, are told: from now on enqueues notify nobody, unless another one takes it.
+-- Gives up the wake lock of a relay outside the server, which ends its rest. Relays that rest
+-- without it, because this one had it, are told: from now on enqueues notify nobody, unless another
+-- one takes it.
 CREATE FUNCTION outbox_internal.relay_wake(id uuid)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -210,9 +207,8 @@ BEGIN ATOMIC
     SELECT pg_notify('outbox_wake', 'rest')
      WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.id <> $1 AND r.leased_until > clock_timestamp() AND r.direct);
 END;
-COMMENT ON FUNCTION outbox_internal.relay_wake(uuid) IS 'gives up the wake lock of a relay outside the server';
 
--- The row of a destination, locked, if the token is ours.
+-- Locks a destination for the relay that has its token, and returns its row.
 CREATE FUNCTION outbox_internal.relay_lock(number integer, lease bigint, OUT outcome text, OUT destination name)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -228,10 +224,10 @@ BEGIN
                         THEN 'busy' ELSE 'lost' END;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_lock(integer, bigint) IS 'locks a destination for the relay that has its token';
 
--- Takes a destination that is free, or that this relay serves already under an older token. The
--- token is NULL if it is not free. Error 55P03: somebody else has the lock, usually an operator.
+-- Makes a relay outside the server take a destination that is free, or that it serves already under
+-- an older token. The token is NULL if it is not free. Error 55P03: somebody else has the lock,
+-- usually an operator.
 CREATE FUNCTION outbox_internal.relay_take(
     id     uuid,
     number integer,
@@ -284,10 +280,10 @@ BEGIN
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_take(uuid, integer, boolean) IS 'makes a relay outside the server the one of a destination';
 
--- What a relay must know before it reads: positions of events in outbox.delivery that the cursor has
--- not passed (all of them if `done` is NULL), keys that are held, and whether it is paused.
+-- Returns what a relay outside the server must know before it reads: positions of events in
+-- outbox.delivery that the cursor has not passed (all of them if `done` is NULL), keys that are
+-- held, and whether it is paused.
 CREATE FUNCTION outbox_internal.relay_begin(
     number integer,
     lease  bigint,
@@ -314,8 +310,8 @@ BEGIN
     held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
     SELECT c.paused INTO paused FROM outbox.cursor AS c WHERE c.number = relay_begin.number;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_begin(integer, bigint, text) IS 'what a relay outside the server must know when it starts';
 
+-- Returns the decisions of operators, for a relay outside the server.
 CREATE FUNCTION outbox_internal.relay_follow(
     number integer,
     lease  bigint,
@@ -335,7 +331,6 @@ BEGIN
     outcome := CASE WHEN FOUND THEN 'ok' ELSE 'lost' END;
     held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_follow(integer, bigint) IS 'decisions of operators, for a relay outside the server';
 
 -- Gives up all destinations of a relay that ends, so that others need not wait.
 CREATE FUNCTION outbox_internal.relay_leave(id uuid)
@@ -350,7 +345,6 @@ BEGIN ATOMIC
     DELETE FROM outbox.relay_lease AS t WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = t.number);
     SELECT outbox_internal.tell_relays();
 END;
-COMMENT ON FUNCTION outbox_internal.relay_leave(uuid) IS 'gives up the destinations of a relay outside the server';
 
 -- ------------------------------------------------------------------------------------------------
 -- Reading
@@ -395,8 +389,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.flush_commits() IS 'makes sure that what is visible will be on disk when the transaction has committed';
 
--- Looks for the window from a snapshot to now: see window.sql. The first row has only the first
--- columns:
+-- Looks for new events, for a relay outside the server: in the window from a snapshot to now, see
+-- window.sql. The first row has only the first columns:
 --
 --   window_end     end of the window; NULL if the destination has to wait (outbox_internal.shards_hold())
 --   found          number of its events, of all destinations; max_events + 1 if there are more, or if
@@ -483,12 +477,11 @@ BEGIN
         PERFORM outbox_internal.flush_commits();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_look(integer, text[], text, text, bigint, integer) IS
-    'looks for new events, for a relay outside the server';
 
--- Looks for new events of many destinations that had none: for each frontier the window since then, and
--- which of the destinations that stand there select an event of it. All of them do if there are more
--- than max_events, which nobody looks at. Pattern i is of the destination pattern_of[i].
+-- Looks for new events of many destinations that had none, for a relay outside the server. For each
+-- frontier it looks at the window since then, and tells which of the destinations that stand there
+-- select an event of it. All of them do if there are more than max_events, which nobody looks at.
+-- Pattern i is of the destination pattern_of[i].
 CREATE FUNCTION outbox_internal.relay_probe(
     numbers    integer[],
     frontiers  text[],
@@ -535,12 +528,11 @@ BEGIN
                             LIMIT at_most) AS e
                     GROUP BY e.topic, e.only_to) AS t) AS w;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_probe(integer[], text[], text[], integer[], integer) IS
-    'looks for new events of many destinations, for a relay outside the server';
 
--- Tells where the events of a large window are, above a position: of the next events, at most
--- max_entries, those that the destination selects, in order of position. All events up to
--- `last_position` have been looked at; `complete` says that the window has no more.
+-- Tells a relay outside the server where the events of a large window are. Of the next events above
+-- a position, at most max_entries, it returns those that the destination selects, in order of
+-- position. All events up to `last_position` have been looked at; `complete` says that the window
+-- has no more.
 --
 -- A call reads those rows only whose positions lie in a range that has about max_entries events. The
 -- index passes over the others.
@@ -618,12 +610,10 @@ BEGIN
         PERFORM outbox_internal.flush_commits();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_entries(integer, text[], text, text, text, bigint, bigint, integer) IS
-    'tells a relay outside the server where the events of a large window are';
 
--- Returns the rows at these places, in order of position. A segment is emptied only when its
--- destinations have settled what they select of it, so a row at a place may be another one by now,
--- but none that this destination waits for: the relay compares positions.
+-- Returns the rows of the log at these places, in order of position. A segment is emptied only when
+-- its destinations have settled what they select of it, so a row at a place may be another one by
+-- now, but none that this destination waits for: the relay compares positions.
 CREATE FUNCTION outbox_internal.relay_rows(segment integer, places tid[])
 RETURNS SETOF outbox.event
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
@@ -638,13 +628,12 @@ BEGIN
         WHEN 3 THEN RETURN QUERY SELECT * FROM outbox.event_3 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
     END CASE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the log, for a relay outside the server';
 
 -- ------------------------------------------------------------------------------------------------
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Pauses a destination that has said that it is gone.
+-- Pauses a destination that has said that it is gone, for a relay outside the server.
 CREATE FUNCTION outbox_internal.relay_pause(number integer, lease bigint, why text)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -660,11 +649,10 @@ BEGIN
     END IF;
     RETURN outcome;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_pause(integer, bigint, text) IS 'pauses a destination that is gone, for a relay outside the server';
 
--- Saves the cursor and its counters, unless `done` is NULL, and receipts, and removes transactions
--- that the cursor has passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on
--- disk when the call returns.
+-- Saves the cursor of a relay outside the server with its counters, unless `done` is NULL, and its
+-- receipts. Removes transactions that the cursor has passed: of line i the numbers from firsts[i]
+-- up to lasts[i]. `durable`: it is on disk when the call returns.
 CREATE FUNCTION outbox_internal.relay_save(
     number      integer,
     lease       bigint,
@@ -713,10 +701,8 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
     RETURN outcome;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[], bigint, bigint, bigint) IS
-    'saves the cursor of a relay outside the server';
 
--- Seconds until the next retry of a destination is due; NULL if there is none.
+-- Returns the seconds until the next retry of a destination is due; NULL if there is none.
 CREATE FUNCTION outbox_internal.next_retry(destination name)
 RETURNS double precision
 LANGUAGE sql VOLATILE
@@ -728,11 +714,11 @@ BEGIN ATOMIC
      ORDER BY d.next_retry_at
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox_internal.next_retry(name) IS 'seconds until the next retry of a destination is due';
 
--- Records what became of events in trouble. Arrays of one kind belong together. `settled_from` and
--- `committed` are those of settle_retries(), or NULL. Returns the keys that are free now, how often
--- each of the refused events has failed, and which are dead letters.
+-- Records the outcome of events in trouble, for a relay outside the server. Arrays of one kind
+-- belong together. `settled_from` and `committed` are those of settle_retries(), or NULL. Returns
+-- the keys that are free now, how often each of the refused events has failed, and which are dead
+-- letters.
 CREATE FUNCTION outbox_internal.relay_record(
     number             integer,
     lease              bigint,
@@ -799,12 +785,10 @@ BEGIN
     next_retry := outbox_internal.next_retry(target);
     PERFORM set_config('synchronous_commit', 'off', true);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_record(integer, bigint, uuid, xid8[], bigint[], xid8[], bigint[], text[], integer[], xid8[], bigint[], text[], boolean[], xid8[], bigint[], bigint[], bigint[], text[], bigint[], bigint[]) IS
-    'records events in trouble, for a relay outside the server';
 
--- Takes retries that are due. With `hurry`, up to that many events that waited for the end of an
--- outage become due first. The first row has only the first columns; `hurried` is the number of
--- events that became due.
+-- Takes retries that are due, for a relay outside the server. With `hurry`, up to that many events
+-- that waited for the end of an outage become due first. The first row has only the first columns;
+-- `hurried` is the number of events that became due.
 CREATE FUNCTION outbox_internal.relay_retries(
     number     integer,
     lease      bigint,
@@ -875,13 +859,12 @@ BEGIN
       ORDER BY d.position);
     PERFORM set_config('synchronous_commit', 'off', true);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_retries(integer, bigint, uuid, integer, integer, bigint) IS
-    'takes retries that are due, for a relay outside the server';
 
 -- ------------------------------------------------------------------------------------------------
 -- Exactly once: see transaction.sql
 -- ------------------------------------------------------------------------------------------------
 
+-- Applies what a destination knows of its transactions, for a relay outside the server.
 CREATE FUNCTION outbox_internal.relay_recover(
     number    integer,
     lease     bigint,
@@ -908,8 +891,6 @@ BEGIN
                       UNION SELECT p FROM outbox_internal.delivered_positions(target) AS p
                       ORDER BY 1);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_recover(integer, bigint, text, bigint[]) IS
-    'applies what a destination knows of its transactions, for a relay outside the server';
 
 -- The row is on disk when the call returns, also on the disks of synchronous standbys.
 CREATE FUNCTION outbox_internal.relay_note(
@@ -962,8 +943,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.relay_report(uuid, jsonb) IS 'stores figures of a relay outside the server';
 
--- Does what is due for the log, and returns the seconds until it wants to be called again; NULL if it
--- need not be called. Several relays may call it.
+-- Does what is due for the log where no keeper does, and returns the seconds until it wants to be
+-- called again; NULL if it need not be called. Several relays may call it.
 CREATE FUNCTION outbox_internal.relay_maintain()
 RETURNS double precision
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -971,4 +952,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.maintain();
 END;
-COMMENT ON FUNCTION outbox_internal.relay_maintain() IS 'looks after the log where no keeper does';

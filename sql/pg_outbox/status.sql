@@ -183,7 +183,6 @@ BEGIN
                WHERE d.destination = $1 AND d.state IN ('PENDING', 'RETRY') AND d.operation IS NULL)
            + (SELECT coalesce(sum(cardinality(b.positions)), 0) FROM outbox.batch AS b WHERE b.destination = $1);
 END $$;
-COMMENT ON FUNCTION outbox.backlog(name) IS 'exact number of events that a destination has not settled; reads them';
 
 -- The address is shown without user, password and query, which may have secrets; options of user
 -- mappings are not shown.

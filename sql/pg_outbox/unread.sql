@@ -20,8 +20,6 @@ BEGIN ATOMIC
                           WHERE e.xid = xip ORDER BY e.position LIMIT 1) AS late)
       ) AS first;
 END;
-COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
-    'time of the oldest event that is not settled in a snapshot';
 
 -- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
 CREATE VIEW outbox_internal.destination_relay AS
@@ -94,14 +92,14 @@ BEGIN
     END IF;
     occurred_at := least(late, occurred_at);
 END $$;
-COMMENT ON FUNCTION outbox_internal.oldest_unread(name, xid8) IS 'time of the oldest event in the log that a destination waits for';
 
--- Does that for all destinations whose relay does not know its oldest event, because it does not read
--- or because there is none. With hundreds of destinations, a search of 10,000 events for each of them
--- would take a second. So all look at the first events behind their cursors, which is enough for most.
--- Those that select none of these are searched together, because their parts of the log overlap.
--- A relay that reads and has nothing to deliver has no row. `relay_state` is the state in which the
--- relay was when that was decided, because it depends on it which events are unread.
+-- Finds the first event that each destination waits for, where its relay does not know it, because
+-- it does not read or because there is none. With hundreds of destinations, a search of 10,000
+-- events for each of them would take a second. So all look at the first events behind their
+-- cursors, which is enough for most. Those that select none of these are searched together, because
+-- their parts of the log overlap. A relay that reads and has nothing to deliver has no row.
+-- `relay_state` is the state in which the relay was when that was decided, because it depends on it
+-- which events are unread.
 CREATE FUNCTION outbox_internal.oldest_unread_events(
     OUT destination name,
     OUT relay_state text,
@@ -243,5 +241,3 @@ BEGIN
          WHERE s.name = ANY (later);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.oldest_unread_events() IS
-    'time of the oldest event in the log that each destination waits for';

@@ -6,7 +6,6 @@ BEGIN ATOMIC
     SELECT CASE segment WHEN 'outbox.event_0'::regclass THEN 0 WHEN 'outbox.event_1'::regclass THEN 1
                         WHEN 'outbox.event_2'::regclass THEN 2 ELSE 3 END::smallint;
 END;
-COMMENT ON FUNCTION outbox_internal.segment_number(oid) IS 'number of a segment of the log';
 
 -- The rule of windows, for all SQL code that reads the log. bgworker/relay/log_reader.cpp has it
 -- again for relays, which read heap and index without a query. tests/system/test_windows.py

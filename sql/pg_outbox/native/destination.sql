@@ -35,4 +35,3 @@ CREATE FUNCTION outbox_internal.destination_option(destination name, option text
 RETURNS text
 LANGUAGE c STABLE STRICT
 AS 'MODULE_PATHNAME', 'outbox_destination_option';
-COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';

@@ -29,4 +29,3 @@ BEGIN ATOMIC
                       WHERE strpos(destination::text, '/') > 0 AND d.name = split_part(destination::text, '/', 1)::name),
                     outbox_internal.setting(option));
 END;
-COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';

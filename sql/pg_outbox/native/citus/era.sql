@@ -7,7 +7,7 @@
 -- one move at a time unless somebody moves by hand: a node that begins an era because it gets one shard
 -- while it still sends another one breaks the rise for the keys of that one.
 
--- Returns the era of this node.
+-- Returns the era of this node's positions.
 CREATE FUNCTION outbox_internal.era()
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -15,7 +15,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT p.last_value >> 40 FROM outbox.event_position AS p;
 END;
-COMMENT ON FUNCTION outbox_internal.era() IS 'era of this node''s positions';
 
 -- Makes the next positions of this node greater than all that were given in the cluster. Sessions of one
 -- transaction of Citus may do this at the same time, so none keeps a lock until the transaction ends.
@@ -43,4 +42,3 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN -- Citus keeps the session, and so 
     PERFORM pg_advisory_unlock(lock, 0);
     RAISE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.begin_era() IS 'makes the next positions of this node greater than all of the cluster';
