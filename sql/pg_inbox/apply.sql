@@ -124,8 +124,8 @@ END $$;
 -- In statements `stored` is the stored row, and `excluded` the given row, as in ON CONFLICT. A
 -- stored version that is NULL is older than any other.
 --
--- A session cannot tell in plain SQL that columns have changed, so this looks at them for every
--- event. Without OFFSET 0 that would be planned for every event, too.
+-- Plain SQL cannot tell that columns have changed, so this reads them for every event. Without
+-- OFFSET 0 the query would also be planned for every event.
 CREATE FUNCTION inbox_internal.row_parts(
     projection     regclass,
     key_columns    text[],

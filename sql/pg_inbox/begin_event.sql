@@ -1,5 +1,5 @@
 -- Handling an event at once: begin_event(), the effects of the event and the commit are one
--- transaction; then follows the acknowledgement. If begin_event() returns false, only the
+-- transaction; the acknowledgement follows. If begin_event() returns false, only the
 -- acknowledgement is left to do.
 
 -- Returns the consumer as which the caller acts, and creates it if it is new. A consumer belongs to
@@ -74,8 +74,9 @@ END $$;
 -- Element n of the result says whether event_ids[n] is new. If an id occurs several times, only its
 -- first element is new.
 --
--- As a rule all are new. Then ON CONFLICT, which looks each id up first and writes a record more for
--- it, is half of the cost, so they are inserted without it at first, in a subtransaction.
+-- As a rule all ids are new. Then ON CONFLICT would be half of the cost, because it looks each id
+-- up first and writes one more record for it. So the ids are first inserted without it, in a
+-- subtransaction.
 CREATE FUNCTION inbox.begin_events(
     consumer  text,
     event_ids uuid[],
@@ -94,8 +95,8 @@ BEGIN
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
-    -- Here and below in the order of the ids, so that two batches with common ids wait for each other
-    -- and do not deadlock.
+    -- Here and below, ids are inserted in order, so that two batches with common ids wait for each
+    -- other and do not deadlock.
     BEGIN
         INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
             SELECT own_id, id, inbox_internal.bucket(id), begin_events.source

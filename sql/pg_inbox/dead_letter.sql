@@ -50,7 +50,7 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer
             USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
     END IF;
-    PERFORM inbox_internal.wake('messages'); -- messages may not have to wait any more
+    PERFORM inbox_internal.wake('messages'); -- messages may no longer have to wait
     RETURN known_id;
 END $$;
 
@@ -94,8 +94,8 @@ BEGIN
     RETURN cardinality(ids);
 END $$;
 
--- Processes a dead letter again, for one id, as text or uuid. A literal is text to PostgreSQL, so a
--- literal of an array comes here, too.
+-- Processes a dead letter again, for one id, as text or uuid. PostgreSQL takes a literal for text,
+-- so a literal of an array comes here as well.
 CREATE FUNCTION inbox.redrive(consumer text, event_id text)
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -134,7 +134,7 @@ BEGIN
                  UNION
                  SELECT w.event_id FROM inbox.waiting AS w
                   WHERE w.consumer_id = known_id AND w.event_id = ANY (event_ids));
-    -- In the order in which processors lock rows.
+    -- Locks rows in the order in which processors do.
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = known_id AND w.event_id = ANY (ids);
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)

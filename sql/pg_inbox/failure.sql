@@ -1,9 +1,9 @@
 -- Events that fail. The rules are here for all ways to consume: the processor of the server,
 -- clients that claim messages, and clients that handle events at once.
 
--- Failures are written to the server log, but not each of them: the first failure of an event,
--- another reason than last time, and dead letters. Errors often quote the event, so they are cut and
--- made one line.
+-- Writes a failure of an event to the server log. Callers log only the first failure of an event, a
+-- failure with another reason than the last one, and dead letters. Errors often quote the event, so
+-- they are cut and made one line.
 CREATE FUNCTION inbox_internal.log_failure(message text, failure inbox.waiting, hint text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -16,9 +16,8 @@ BEGIN
                                 '[[:cntrl:]]+', ' ', 'g'),
         HINT = hint;
 END $$;
-COMMENT ON FUNCTION inbox_internal.log_failure(text, inbox.waiting, text) IS 'writes a failure of an event to the server log';
 
--- If more than a hundred events wait, the log has said enough.
+-- Writes a failure to the server log if its reason is new, unless more than a hundred events wait.
 CREATE FUNCTION inbox_internal.log_retry(consumer text, previous inbox.waiting, failure inbox.waiting)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -33,7 +32,6 @@ BEGIN
             'It will be tried again. inbox.waiting_keys shows when; the next such line is for another reason.');
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.log_retry(text, inbox.waiting, inbox.waiting) IS 'writes a failure to the server log if its reason is new';
 
 -- Counts a failed attempt, and returns whether the event is a dead letter now. Returns false if the
 -- event will be tried again, or if another process has applied it meanwhile. Returns true if it is

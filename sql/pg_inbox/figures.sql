@@ -74,9 +74,9 @@ BEGIN ATOMIC
 END;
 
 -- Counts the messages that claim() has given out under a token. One of them, chosen at random, is
--- remembered as a sample: when it has been completed, inbox.processed has the time. In the histogram
--- it stands for all messages claimed since the sample before. The caller has locked the consumer.
--- While there is nothing to claim, this is not called.
+-- remembered as a sample: when it has been completed, inbox.processed has the time. In the
+-- histogram it stands for all messages claimed since the previous sample. The caller has locked the
+-- consumer. While there is nothing to claim, this is not called.
 CREATE FUNCTION inbox_internal.note_claim(consumer_id integer, token uuid, messages bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -141,7 +141,8 @@ BEGIN
     PERFORM inbox_internal.add_changes($1);
 END $$;
 
--- Returns whether these numbers may be the buckets of a histogram. Null is none, and may.
+-- Returns whether these numbers may be the buckets of a histogram. Null means that there is no
+-- histogram, and is allowed.
 CREATE FUNCTION inbox_internal.are_buckets(up_to bigint[])
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -206,8 +207,8 @@ BEGIN
                latency_sum = coalesce(i.latency_sum, 0) + coalesce(excluded.latency_sum, 0);
 END $$;
 
--- Adds what has collected to inbox.progress, for inbox.prune(): changes, and processes that ended
--- an hour ago. The last process of a consumer is kept if it had events outstanding.
+-- Adds collected figures to inbox.progress, for inbox.prune(): changes, and figures of processes
+-- that ended an hour ago. The last process of a consumer is kept if it had events outstanding.
 CREATE FUNCTION inbox_internal.collect_figures()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -241,8 +242,9 @@ BEGIN
                           FROM gone AS h CROSS JOIN unnest(h.latency_buckets) WITH ORDINALITY AS n(number, line)
                          GROUP BY n.line) AS t) AS latency_buckets
           INTO ended FROM gone AS g;
-        -- Changes come from processes outside only, which have no time in them. So a row of figures that
-        -- a processor in the server has made tells from now on that there was such a process.
+        -- Only processes outside the server make changes, and changes have no time. So from now on,
+        -- seen_at tells that there was such a process, also in a row that a processor in the server
+        -- has made.
         UPDATE inbox.progress AS p
            SET processed = p.processed + coalesce(ended.processed, 0),
                seen_at = coalesce(greatest(p.seen_at, ended.seen_at), clock_timestamp()),

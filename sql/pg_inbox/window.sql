@@ -130,7 +130,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Nothing waits for this: rows in use are left for the next time.
+-- Waits for no lock: rows in use are left for the next call.
 CREATE FUNCTION inbox_internal.delete_rows(
     part      text,
     condition text,

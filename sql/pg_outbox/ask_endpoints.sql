@@ -26,8 +26,8 @@
 --   fetched   follows the events of each endpoint in `fetch`. If there are none: snapshot, if it has caught
 --             up and is live from now on, or else due_in: 0 to ask again, NULL to wait for an operator.
 --
--- What was fetched stays where it is until it is named in `settled` or `refused`. So a question whose
--- answer was lost is asked once more; it does what was done before a second time without harm.
+-- What was fetched stays where it is until it is named in `settled` or `refused`. So a question
+-- whose answer was lost is asked again; doing the same a second time does no harm.
 --
 -- Names of endpoints that do not exist are passed over: they may have just been deleted.
 
@@ -81,11 +81,11 @@ BEGIN
      WHERE c.destination = $1 AND cardinality($3) > 0;
 END $$;
 
--- Makes a cursor for an endpoint in trouble: it is behind from now on. It has, or does not get,
--- what had finished in `since`, and what was handed to the sink; the sink tells what of that it
--- lacks. One that is behind already is left alone, because the question may have been asked before.
--- The number 0 is that of no destination, and the token that of no relay, so relays of destinations
--- never take it for theirs.
+-- Makes a cursor for an endpoint in trouble: it is behind from now on. Events of transactions that
+-- had finished in `since`, and events that were handed to the sink, count as settled for it; the
+-- sink says which of these it lacks. An endpoint that is behind already is left alone, because the
+-- question may have been asked before. No destination has the number 0, and no relay the token, so
+-- relays of destinations never take the cursor for theirs.
 CREATE FUNCTION outbox_internal.fall_back(server name, endpoint name, place jsonb, since pg_snapshot)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -289,9 +289,9 @@ END $$;
 -- What the sink is told
 -- ------------------------------------------------------------------------------------------------
 
--- A new endpoint gets what committed after its row was inserted. If something of that has been handed
--- to the sink, which did not know the endpoint, then the endpoint begins behind. Rows of one statement
--- have the same snapshot, and there may be thousands.
+-- A new endpoint gets what committed after its row was inserted. If some of these events have been
+-- handed to the sink, which did not know the endpoint, then the endpoint begins behind. Rows of one
+-- statement have the same snapshot, and there may be thousands.
 CREATE FUNCTION outbox_internal.begin_endpoints(server name, place jsonb)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -354,10 +354,11 @@ BEGIN ATOMIC
                         WHERE d.destination = endpoint AND d.state = 'DEAD' AND d.ordering_key <> '');
 END;
 
--- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery, or
--- those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from the log
--- until `deadline`, but at least once: the lock of the destination is held meanwhile. `was_read`: they may have come
--- from the log just now; others were handed to the sink before.
+-- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery,
+-- or those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from
+-- the log until `deadline`, but at least once: the lock of the destination is held meanwhile.
+-- `was_read` is true if they may have just come from the log; otherwise they were handed to the
+-- sink before.
 CREATE FUNCTION outbox_internal.pick_copies(
     endpoint   name,
     max_events integer,
@@ -589,9 +590,10 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 
-    -- An event must not leave before its transaction is on disk. Those that the sink has had before are.
-    -- The lock of the cursor has written something, so this commit flushes all before it. What else was
-    -- done can be lost in a crash: then events arrive twice.
+    -- An event must not leave before its transaction is on disk. Transactions of events that the
+    -- sink has had before are. The lock of the cursor has written a record, so this commit flushes
+    -- everything before it. A crash can lose the rest of what was done here; then events arrive
+    -- twice.
     IF NOT any_read THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     ELSIF current_setting('synchronous_commit') = 'off' THEN

@@ -1,5 +1,5 @@
--- Checks whether a destination can be used as it is configured. A background worker does it in the
--- way of the relay; it publishes nothing, and changes nothing at the destination.
+-- Checks whether a destination can be used as it is configured. A background worker uses it as a
+-- relay would, but publishes nothing and changes nothing at the destination.
 
 -- Returns events from which the names of topics or queues are made. They are for the given topic,
 -- or else for the topics that the option `topics` names without a wildcard, and of the last events

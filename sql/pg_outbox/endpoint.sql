@@ -7,7 +7,7 @@
 -- batches, and events in outbox.delivery. The relay of the server takes its events from there
 -- (ask_endpoints.sql) until it has caught up; then that row is removed.
 --
--- One lock is for all endpoints of a server: its row of outbox.cursor, which operators and the relay
+-- All endpoints of a server have one lock: its row of outbox.cursor, which operators and the relay
 -- take first, as in pull.sql. A relay waits for no lock of a row of outbox.endpoint, because a
 -- transaction that writes rows may stay open.
 CREATE TABLE outbox.endpoint (
@@ -36,8 +36,8 @@ COMMENT ON COLUMN outbox.endpoint.name IS 'name of the endpoint; <server>/<name>
 COMMENT ON COLUMN outbox.endpoint.url IS 'address, with http or https';
 COMMENT ON COLUMN outbox.endpoint.topics IS 'topics that it takes, of those that the destination takes; as the option topics';
 COMMENT ON COLUMN outbox.endpoint.secret_name IS 'name from which its secret is derived, or two separated by a comma that both sign; null for the name of the endpoint. See outbox.endpoint_secret()';
-COMMENT ON COLUMN outbox.endpoint.paused IS 'whether it gets nothing until it is false again; its events are kept';
-COMMENT ON COLUMN outbox.endpoint.tenant IS 'anything by which rows are selected';
+COMMENT ON COLUMN outbox.endpoint.paused IS 'true if it gets nothing; its events are kept';
+COMMENT ON COLUMN outbox.endpoint.tenant IS 'any text by which rows can be selected';
 COMMENT ON COLUMN outbox.endpoint.created_at IS 'when the row was inserted; the endpoint gets events that are committed later';
 COMMENT ON COLUMN outbox.endpoint.changed_by IS 'transaction that changed the row last, or made a decision about its events';
 
@@ -152,7 +152,7 @@ AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     IF TG_OP = 'UPDATE' THEN
-        -- The server of a row that follows a rename is there no more.
+        -- When a row follows a renamed server, the old name does not exist any more.
         IF NEW.name <> OLD.name
            OR NEW.server <> OLD.server AND EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = OLD.server) THEN
             RAISE EXCEPTION 'endpoint "%/%" cannot be renamed', OLD.server, OLD.name
@@ -267,7 +267,7 @@ CREATE TRIGGER remove_endpoints AFTER DELETE ON outbox.endpoint
 ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER remove_endpoints;
 COMMENT ON TRIGGER remove_endpoints ON outbox.endpoint IS 'removes the events of endpoints that are gone';
 
--- Deletes an endpoint with its events. For roles that have no privilege to delete, see
+-- Deletes an endpoint with its events. It is for roles without the privilege to delete rows, see
 -- outbox_internal.privileges_of_right(). Returns false if there is no such endpoint.
 -- Errors: 42501 the role does not own the destination.
 CREATE FUNCTION outbox.delete_endpoint(server name, endpoint name, caller outbox_internal.caller DEFAULT CURRENT_USER)

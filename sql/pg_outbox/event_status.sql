@@ -131,7 +131,7 @@ BEGIN
     ELSIF batch.number IS NULL
           AND (pg_visible_in_snapshot(event.xid, cursor.done)
                OR event.position <= cursor.position AND pg_visible_in_snapshot(event.xid, cursor.upto)) THEN
-        -- Only a receipt would tell.
+        -- Only a receipt would show it.
         state := 'PUBLISHED';
         why := 'the destination is past it: it was confirmed, or was skipped by the option start or by outbox.seek()';
         RETURN;
@@ -262,7 +262,7 @@ BEGIN
                   FROM outbox_internal.state_in_log(event, target) AS s;
             END IF;
         END IF;
-        -- Of endpoints that are behind, only those are told that do not have it.
+        -- Of the endpoints that are behind, only those that do not have it are listed.
         CONTINUE WHEN trouble.destination IS NULL AND published_at IS NULL AND outbox_internal.is_endpoint(target)
                       AND (state IN ('PUBLISHED', 'NOT SELECTED')
                            OR NOT event.topic LIKE ANY (outbox_internal.endpoint_patterns(target)));

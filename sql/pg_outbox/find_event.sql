@@ -4,8 +4,9 @@
 -- segment finds the time of an id within milliseconds. Ids that the caller gave may have another time
 -- or none: these are looked for in the whole log.
 --
--- No right has these functions, because they show the payloads of all events. The owner grants them:
--- GRANT EXECUTE ON FUNCTION outbox.find_event, outbox.find_events TO role, and USAGE on schema outbox.
+-- No right includes these functions, because they show the payloads of all events. The owner grants
+-- them: GRANT EXECUTE ON FUNCTION outbox.find_event, outbox.find_events TO role, and USAGE on
+-- schema outbox.
 
 -- Returns the time in an id; NULL if it has none. The planner puts its expression in place of a call.
 CREATE FUNCTION outbox_internal.time_of_id(event_id uuid)
@@ -175,7 +176,7 @@ BEGIN
             GET DIAGNOSTICS rows = ROW_COUNT;
             found := found + rows;
             high := low;
-            -- A few blocks speak for those before them.
+            -- A few blocks stand for those before them.
             EXECUTE format('SELECT max(greatest(e.occurred_at, outbox_internal.time_of_id(e.event_id)))
                               FROM outbox.event_%s AS e WHERE e.ctid >= $1 AND e.ctid < $2', segment.number)
                INTO latest USING format('(%s,0)', low)::tid, format('(%s,0)', low + 16)::tid;

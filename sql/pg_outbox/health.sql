@@ -2,7 +2,7 @@
 -- committed event has reached its destinations, or is younger than max_age.
 --
 --   failing    events do not arrive, and will not until somebody acts
---   degraded   something goes wrong, and may pass by itself
+--   degraded   there is a problem that may pass by itself
 CREATE FUNCTION outbox.health(
     max_age interval DEFAULT '1 minute',
     OUT severity   text,

@@ -335,7 +335,8 @@ COMMENT ON FUNCTION outbox_internal.detach_last() IS 'makes room in a log that i
 -- Seek
 -- ---------------------------------------------------------------------------------------------
 
--- Positions in the cursors mean nothing before outbox_internal.come_home(), and it would undo a decision.
+-- Positions in the cursors mean nothing before outbox_internal.come_home(), which would undo a
+-- decision.
 CREATE FUNCTION outbox_internal.check_at_home()
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -660,8 +661,8 @@ BEGIN ATOMIC
     SELECT outbox_internal.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller, why);
 END;
 
--- Delivers a dead letter again, for one id, as text or uuid. A literal is text to PostgreSQL, so a
--- literal of an array comes here, too.
+-- Delivers a dead letter again, for one id, as text or uuid. PostgreSQL takes a literal for text,
+-- so a literal of an array comes here as well.
 CREATE FUNCTION outbox.redrive(destination name, event_id text)
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -678,8 +679,9 @@ BEGIN ATOMIC
     SELECT outbox.redrive(destination, event_ids => ARRAY[event_id]);
 END;
 
--- Gives up dead letters; events that wait behind them follow. Arguments as for outbox.redrive(), but what
--- is given up must be said: by at least one of them, or by `everything`; and why.
+-- Gives up dead letters; events that wait behind them follow. Arguments are as for
+-- outbox.redrive(), but at least one of them, or `everything`, must select the events, and a reason
+-- must be given.
 -- Errors: 22023 nothing is selected, or no reason is given.
 CREATE FUNCTION outbox.discard(
     destination    name,
@@ -700,7 +702,7 @@ AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     IF num_nonnulls($2, $3, $4, $5, $6, $7, $8) = 0 AND everything IS NOT TRUE THEN
-        RAISE EXCEPTION 'it must be said which dead letters are to be discarded'
+        RAISE EXCEPTION 'a condition must be given'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use event_ids, another condition, or everything => true.';
     ELSIF coalesce(why, '') = '' THEN
         RAISE EXCEPTION 'a reason must be given' USING ERRCODE = 'invalid_parameter_value', HINT = 'Use why => ''...''.';

@@ -255,9 +255,8 @@ BEGIN
      CROSS JOIN LATERAL (SELECT number FROM outbox.batch AS b
                           WHERE b.destination = $1 AND b.lane = l.lane AND b.number >= c.first_batch
                           ORDER BY number LIMIT 1) AS b;
-    -- There is no need to as long as every lane has a batch. With another number of lanes, or
-    -- another hash function, batches of one key could come to be in two lanes; so all must be
-    -- settled before.
+    -- Nothing is read while every lane has a batch. With another number of lanes, or another hash
+    -- function, batches of one key could be in two lanes; so all batches must be settled first.
     IF first IS NOT NULL AND (NOT free OR c.lanes <> wanted OR foreign_) THEN
         RETURN false;
     END IF;
@@ -299,7 +298,7 @@ BEGIN
            published = c.published + made.dealt
      WHERE u.destination = $1;
     PERFORM outbox_internal.wake_keeper();
-    -- With the end of a window that was read in parts there may be another window behind it.
+    -- Another window may follow a window that was read in parts.
     RETURN made.batches > 0 OR NOT complete OR (c.upto IS NOT NULL AND NOT foreign_);
 END $$;
 
@@ -307,8 +306,8 @@ END $$;
 -- Fetching
 -- ------------------------------------------------------------------------------------------------
 
--- To be called before other rows of a destination are locked. Returns false if there is no cursor
--- of this name, or not any more.
+-- Call it before other rows of a destination are locked. Returns false if there is no cursor of
+-- this name, or no longer.
 CREATE FUNCTION outbox_internal.share_cursor(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE

@@ -2,28 +2,28 @@
 -- transaction, so it works through poolers, and nothing is held while the relay uses the network.
 --
 -- A destination is served by the relay that cursor.relay names, as long as the row of that relay in
--- outbox.relay is valid. A relay renews its row with outbox_internal.relay_beat(). cursor.lease is the
--- token under which it writes: who takes a destination over increments it, and every function that
--- writes compares it under the lock of the cursor. So a relay that was replaced settles nothing. The
--- outcome of such a function is
+-- outbox.relay is valid. A relay renews its row with outbox_internal.relay_beat(). cursor.lease is
+-- the token under which it writes: a relay that takes a destination over increments it, and every
+-- function that writes compares it under the lock of the cursor. So a relay that was replaced
+-- settles nothing. The outcome of such a function is
 --
 --   ok     done
---   busy   somebody else has the lock, usually an operator; try again
+--   busy   another session has the lock, usually an operator; try again
 --   lost   the token has changed, the destination is gone, or the server has been recovered
 --
 -- The server answers some commits before they are on disk, so a crash or a failover may undo what a
--- relay has been told. It must not write on top of that what it has in memory, and behind a pooler it
--- may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and every relay
--- has to take its destinations again.
+-- relay has been told. After that, the relay must not write what it has in memory, and behind a
+-- pooler it may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and
+-- every relay has to take its destinations again.
 --
 -- A relay with a session of its own also holds the advisory lock (outbox_internal.relay_locks(),
 -- number of the destination) in it. Another relay that gets this lock knows that the session has
 -- ended, and does not wait for the end of the lease.
 --
--- The advisory lock with the number 0 is the wake lock. A relay that has nothing to do holds it while
--- it sleeps. Enqueues try to share it (outbox_internal.wake_outside()); one that cannot sends a
--- notification, and one that can keeps it until its transaction ends. So no relay goes to sleep while
--- there is a transaction whose events nobody would tell it of.
+-- The advisory lock with the number 0 is the wake lock. A relay that has nothing to do holds it
+-- while it sleeps. Enqueues try to share it (outbox_internal.wake_outside()); one that cannot sends
+-- a notification, and one that can keeps it until its transaction ends. So no relay goes to sleep
+-- while there is a transaction whose events it would not be told of.
 
 CREATE TABLE outbox.relay (
     id           uuid        PRIMARY KEY,
@@ -226,8 +226,8 @@ BEGIN
 END $$;
 
 -- Makes a relay outside the server take a destination that is free, or that it serves already under
--- an older token. The token is NULL if it is not free. Error 55P03: somebody else has the lock,
--- usually an operator.
+-- an older token. The token is NULL if it is not free. Error 55P03: another session has the lock,
+-- usually that of an operator.
 CREATE FUNCTION outbox_internal.relay_take(
     id     uuid,
     number integer,
@@ -340,7 +340,7 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     UPDATE outbox.cursor AS c SET relay = NULL, relay_locks = false WHERE c.relay = $1;
     DELETE FROM outbox.relay_status AS s WHERE s.relay = $1;
-    -- And rows of relays that ended without a word.
+    -- This also removes rows of relays that ended without notice.
     DELETE FROM outbox.relay AS r WHERE r.id = $1 OR r.leased_until < clock_timestamp() - interval '1 day';
     DELETE FROM outbox.relay_lease AS t WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = t.number);
     SELECT outbox_internal.tell_relays();
@@ -350,9 +350,9 @@ END;
 -- Reading
 -- ------------------------------------------------------------------------------------------------
 
--- Sessions keep plans. One that was made while a segment was empty would scan it as a whole when it is
--- full, so functions that look into the log use its index, whatever the planner thinks of it; and such a
--- plan has a price at which it would be compiled.
+-- Sessions keep plans. One that was made while a segment was empty would scan it as a whole when it
+-- is full, so functions that look into the log use its index, whatever the planner estimates; and
+-- at the estimated cost of such a plan, JIT would compile it.
 
 -- A relay must not look on from where it was before a crash: transactions that the crash undid are
 -- replaced by others with the same numbers, which it would pass over.
@@ -368,7 +368,8 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.refuse_after_crash() IS 'raises an error, for a relay that was at work before the server was recovered';
 
 -- No event may leave before its transaction is on disk. With synchronous_commit = off it may be
--- visible before. Somebody's commit or the WAL writer flushes it soon; otherwise our own commit does.
+-- visible before. Another commit or the WAL writer flushes it soon; otherwise the commit of this
+-- transaction does.
 CREATE FUNCTION outbox_internal.flush_commits()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -480,8 +481,8 @@ END $$;
 
 -- Looks for new events of many destinations that had none, for a relay outside the server. For each
 -- frontier it looks at the window since then, and tells which of the destinations that stand there
--- select an event of it. All of them do if there are more than max_events, which nobody looks at.
--- Pattern i is of the destination pattern_of[i].
+-- select an event of it. If there are more than max_events, none is looked at, and all destinations
+-- count. Pattern i is of the destination pattern_of[i].
 CREATE FUNCTION outbox_internal.relay_probe(
     numbers    integer[],
     frontiers  text[],
@@ -612,8 +613,8 @@ BEGIN
 END $$;
 
 -- Returns the rows of the log at these places, in order of position. A segment is emptied only when
--- its destinations have settled what they select of it, so a row at a place may be another one by
--- now, but none that this destination waits for: the relay compares positions.
+-- its destinations have settled what they select of it. So there may be another row at a place by
+-- now, but only if this destination does not wait for the first one: the relay compares positions.
 CREATE FUNCTION outbox_internal.relay_rows(segment integer, places tid[])
 RETURNS SETOF outbox.event
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER

@@ -1,4 +1,5 @@
--- Finds destinations whose option `topics` is misspelt. Such an option is valid, and nothing arrives.
+-- Finds destinations whose option `topics` is misspelt. Such an option is valid, but no event
+-- arrives.
 
 -- Returns the topics in use: of the last 10,000 events, the latest first, and of captured tables.
 -- NULL for a captured table whose topics are in a column.

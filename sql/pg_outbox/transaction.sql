@@ -1,10 +1,10 @@
 -- Transactions of destinations that take events exactly once: which events each one has. The relay
 -- writes a row, and waits for the disk, before the destination commits the transaction. The
--- destination keeps the number, so that after a crash the relay knows which rows are true
--- (lib/core/transactions.hpp has the protocol).
+-- destination keeps the number, so that after a crash the relay knows which transactions took
+-- effect (lib/core/transactions.hpp has the protocol).
 --
--- Of each line the row with the highest number stays, without events once the cursor has passed them:
--- a destination that knows of a later transaction has outlived commits of this database. Rows are not
+-- The row with the highest number of each line stays, without events once the cursor has passed
+-- them: if a destination knows of a later transaction, this database has lost commits. Rows are not
 -- dumped, because a restored database is another one to the destination.
 CREATE TABLE outbox.transaction (
     destination name           NOT NULL,
@@ -47,7 +47,7 @@ BEGIN ATOMIC
        AND t.number > passed[t.line + 1] AND t.number <= committed[t.line + 1];
 END;
 
--- Removes transactions that the cursor has passed, from `first` on. Of `last` the number stays. The
+-- Removes transactions that the cursor has passed, from `first` on. The number of `last` stays. The
 -- lower bound skips rows that are dead and kept by an old snapshot.
 CREATE FUNCTION outbox_internal.forget_transactions(destination name, line integer, first bigint, last bigint)
 RETURNS void

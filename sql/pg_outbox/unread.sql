@@ -1,4 +1,4 @@
--- Which events destinations wait for.
+-- Events that destinations wait for.
 
 -- Returns occurred_at of the first event in the log that a cursor has not settled, or NULL. Uses
 -- the index: one probe for later transactions, and one for each transaction that was in progress
@@ -98,8 +98,8 @@ END $$;
 -- events for each of them would take a second. So all look at the first events behind their
 -- cursors, which is enough for most. Those that select none of these are searched together, because
 -- their parts of the log overlap. A relay that reads and has nothing to deliver has no row.
--- `relay_state` is the state in which the relay was when that was decided, because it depends on it
--- which events are unread.
+-- `relay_state` is the state of the relay at that moment, on which it depends which events are
+-- unread.
 CREATE FUNCTION outbox_internal.oldest_unread_events(
     OUT destination name,
     OUT relay_state text,

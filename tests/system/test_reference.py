@@ -66,7 +66,7 @@ def functions_of(database: Database, schema: str) -> str:
         if name != last:  # another one of this name follows
             text += f"\n### {schema}.{name}()\n"
         last = name
-        text += f"\n{sentence(comment)} Returns {result}.\n"
+        text += f"\n{sentence(comment)} Result: {result}.\n"
         if given:
             text += "\n```text\n" + "\n".join(given) + "\n```\n"
         if columns:

@@ -33,8 +33,8 @@ RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_capture_truncate';
 
--- Not LOCK TABLE, which Citus repeats on other nodes as the calling role. There the triggers are
--- created as the owner of the table, and would wait for it.
+-- This does not use LOCK TABLE, which Citus repeats on other nodes as the calling role. There the
+-- triggers are created as the owner of the table, and would wait for it.
 CREATE FUNCTION outbox_internal.lock_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT

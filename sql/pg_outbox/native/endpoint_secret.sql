@@ -1,5 +1,5 @@
--- Secrets of endpoints. Each is derived from the master secret of its destination and a name, so that
--- none has to be kept; lib/sinks/http/endpoint_secret.hpp has it again.
+-- Secrets of endpoints. Each is derived from the master secret of its destination and a name, so
+-- that none has to be kept; lib/sinks/http/endpoint_secret.hpp does the same.
 
 -- Returns the HMAC-SHA256 of RFC 2104.
 CREATE FUNCTION outbox_internal.hmac_sha256(key bytea, message bytea)

@@ -6,12 +6,12 @@
 -- With a source_event_id the event is enqueued once per (source event, aggregate, event type);
 -- calls after the first return the id of that first one.
 --
--- Errors: 22004 aggregate_type, aggregate_id, event_type or content_type is null; 22023 one of them is
--- empty, or a name, header or media type is malformed or reserved; 22001 one is too long (249 bytes
--- for topic and types, 1,024 for aggregate_id and ordering_key); 54000 the payload is larger than
--- outbox.max_payload_size, or the headers than 8,192 bytes or 64 members; 22021 a JSON payload is not
--- valid UTF-8; 22P02 it is not JSON; 25006 on a standby or in a read-only transaction; 42501 the role may
--- may not enqueue events of this topic (outbox.grant_produce).
+-- Errors: 22004 aggregate_type, aggregate_id, event_type or content_type is null; 22023 one of them
+-- is empty, or a name, header or media type is malformed or reserved; 22001 one is too long (249
+-- bytes for topic and types, 1,024 for aggregate_id and ordering_key); 54000 the payload is larger
+-- than outbox.max_payload_size, or the headers than 8,192 bytes or 64 members; 22021 a JSON payload
+-- is not valid UTF-8; 22P02 it is not JSON; 25006 on a standby or in a read-only transaction; 42501
+-- the role may not enqueue events of this topic (outbox.grant_produce).
 CREATE FUNCTION outbox.enqueue(
     aggregate_type  text,
     aggregate_id    text,

@@ -1,4 +1,4 @@
--- Who may fetch from pull destinations.
+-- Roles that may fetch from pull destinations.
 
 -- Stands for outbox.default_destination, which has no server with USAGE: roles with EXECUTE on this
 -- function may fetch from it. It is never called.

@@ -23,7 +23,7 @@ $$;
 
 -- Gives new partitions and children the triggers, and drops those of former ones. The owner may
 -- have changed the triggers, so a capture that cannot follow must not make the statement fail.
--- Shards of Citus do not have children; PostgreSQL itself cares for the triggers of partitions.
+-- Shards of Citus do not have children; PostgreSQL itself maintains the triggers of partitions.
 CREATE FUNCTION outbox_internal.follow_members(captured regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -97,8 +97,8 @@ BEGIN ATOMIC
 END;
 
 -- The capture does not fit the table any more, or does not work. That is an error for the role that
--- has altered it. A partition or child with another owner only causes a warning, because nobody
--- else may keep that owner from altering it.
+-- has altered it. A partition or child with another owner only causes a warning, because no other
+-- role may keep that owner from altering it.
 CREATE FUNCTION outbox_internal.check_member(captured regclass, member regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -107,7 +107,7 @@ AS $$
 BEGIN
     PERFORM outbox_internal.check_captured(member);
 EXCEPTION WHEN OTHERS THEN
-    IF SQLSTATE <> '55000' -- triggers that somebody has dropped or made otherwise
+    IF SQLSTATE <> '55000' -- triggers that were dropped or made in another way
        AND (SELECT m.relowner = c.relowner FROM pg_class AS m, pg_class AS c WHERE m.oid = member AND c.oid = captured) THEN
         RAISE;
     END IF;

@@ -13,8 +13,8 @@ BEGIN ATOMIC
                     WHERE s.oid = server AND w.fdwname = 'pg_outbox');
 END;
 
--- 'default' is the name for outbox.default_destination, whose cursor no server may take over, nor that of
--- an endpoint.
+-- 'default' is the name for outbox.default_destination. No server may take over its cursor, or that
+-- of an endpoint.
 CREATE FUNCTION outbox_internal.check_server_name(server oid)
 RETURNS void
 LANGUAGE plpgsql STABLE

@@ -1,6 +1,6 @@
--- Asked by the library before a statement drops pg_outbox (extension/base/drop_guard.cpp). Takes the
--- locks that the drop needs first, so that events of transactions in progress are counted. What a relay
--- has delivered since it last saved its cursor counts as not delivered.
+-- The library calls this before a statement drops pg_outbox (extension/base/drop_guard.cpp). It
+-- takes the locks that the drop needs first, so that events of transactions in progress are
+-- counted. What a relay has delivered since it last saved its cursor counts as not delivered.
 
 -- Returns the events that are lost if pg_outbox is dropped, or two NULLs if there are none.
 -- `events` is 'unknown' if the log cannot be read: an extension that is damaged can still be

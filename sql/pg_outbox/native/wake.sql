@@ -1,4 +1,4 @@
--- Wake up workers when the transaction commits.
+-- These functions wake up workers when the transaction commits.
 
 -- Makes relays apply decisions of operators at commit.
 CREATE FUNCTION outbox_internal.wake_relays()

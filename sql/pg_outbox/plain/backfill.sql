@@ -1,6 +1,6 @@
--- Parts of backfills that are C++ in the extension (extension/capture/backfill.cpp). outbox-relay takes
--- them further, so they run as the role that installed pg_outbox, and only tables of this role can
--- be walked: a table may run code of its owner when it is read.
+-- Parts of backfills that are C++ in the extension (extension/capture/backfill.cpp). outbox-relay
+-- runs them, as the role that installed pg_outbox, so only tables of this role can be walked: a
+-- table may run code of its owner when it is read.
 
 -- Returns the columns of a unique index that the table can be walked by, preferably those of the
 -- primary key.
@@ -113,7 +113,7 @@ DECLARE
     shape   CONSTANT record := outbox_internal.shape_of(part, capture);
     its     record;
 BEGIN
-    -- The lock first: a later version of the row may have replaced the one that was found.
+    -- Takes the lock first: a later version of the row may have replaced the one that was found.
     EXECUTE format('SELECT row_to_json(outbox_row) AS row, (%s) IS TRUE AS captured FROM ONLY %s AS outbox_row WHERE %s FOR SHARE %s',
                    coalesce(outbox.capture_condition(capture.relation), 'true'), part,
                    outbox_internal.key_comparison(part, columns, key, '='), CASE WHEN waits THEN '' ELSE 'SKIP LOCKED' END)

@@ -182,8 +182,8 @@ COMMENT ON FUNCTION outbox_internal.drop_capture_triggers(regclass) IS 'drops th
 -- Captures
 -- ------------------------------------------------------------------------------------------------
 
--- Others may call this than outbox.capture(), so it checks the arguments again, and takes the
--- calling role from where the call is made.
+-- Not only outbox.capture() may call this, so it checks the arguments again, and takes the calling
+-- role from where the call is made.
 CREATE FUNCTION outbox_internal.save_captured(captured outbox.captured, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -313,7 +313,7 @@ BEGIN ATOMIC
                         ELSE format('CASE WHEN num_nonnulls(($1).%I) = 1 THEN format(''%%s'', ($1).%1$I) END AS %1$I', a.attname) END,
                    ', ' ORDER BY a.attnum) || ') AS outbox_row' END
       FROM (SELECT n.attname, n.attnum, n.attgenerated, n.atttypid,
-                   -- Domains count as the type below them. Of domains over domains that is one more.
+                   -- Domains count as the type below them, unless that is a domain as well.
                    CASE WHEN t.typtype = 'd' AND t.typbasetype < 16384 THEN t.typbasetype ELSE n.atttypid END AS type
               FROM pg_attribute AS n JOIN pg_type AS t ON t.oid = n.atttypid
              WHERE n.attrelid = "table" AND n.attnum > 0 AND NOT n.attisdropped) AS a;
@@ -510,8 +510,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.put_deleted(outbox.captured, record, json, bigint) IS 'writes an event of a deleted row';
 
--- Consumers that apply only newer versions pass over the event of a change that does not raise the
--- version. Warns once a statement.
+-- Consumers that apply only newer versions ignore the event of a change that does not raise the
+-- version. The warning comes once a statement.
 CREATE FUNCTION outbox_internal.check_version_rises(capture outbox.captured, before bigint, after bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -570,7 +570,7 @@ BEGIN
     PERFORM outbox_internal.put_captured(capture, shape, capture.update_type, new_row, payload, (new_row ->> capture.version)::bigint);
 END $$;
 
--- A snapshot from before outbox.capture() has the triggers, and not the capture.
+-- A snapshot from before outbox.capture() sees the triggers, but not the capture.
 CREATE FUNCTION outbox_internal.refuse_not_captured("table" name)
 RETURNS void
 LANGUAGE plpgsql STABLE

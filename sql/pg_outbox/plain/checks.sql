@@ -14,7 +14,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- The grammar of lib/core/content_type.cpp.
+-- The grammar is that of lib/core/content_type.cpp.
 CREATE FUNCTION outbox_internal.is_content_type(text text)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE

@@ -3,8 +3,8 @@
 -- only read: each run is a subtransaction that is read-only and always rolled back, as in the
 -- extension (native/expressions.sql). OBX00 is the SQLSTATE by which such a subtransaction ends.
 
--- The payload that a result stands for, and its content type. There is one for each type that the
--- option payload may have.
+-- The payload that a result stands for, and its content type. There is a function for each type
+-- that the option payload may have.
 CREATE FUNCTION outbox_internal.payload_bytes(result jsonb) RETURNS bytea
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC SELECT convert_to(result::text, 'UTF8'); END;

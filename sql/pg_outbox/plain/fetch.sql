@@ -1,4 +1,4 @@
--- Who may fetch from pull destinations.
+-- Roles that may fetch from pull destinations.
 CREATE TABLE outbox.fetcher (
     role        regrole NOT NULL,
     destination name    NOT NULL,

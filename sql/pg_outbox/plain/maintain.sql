@@ -1,6 +1,6 @@
--- What the keeper of the extension does for the log (bgworker/keeper/segments.hpp): moves enqueues on
--- to the next segment, empties segments that every destination is done with, limits the size of the
--- log, drops old receipts and source events, and takes backfills further. outbox-relay calls it.
+-- What the keeper of the extension does for the log (bgworker/keeper/segments.hpp): moves enqueues
+-- on to the next segment, empties segments that every destination is done with, limits the size of
+-- the log, drops old receipts and source events, and continues backfills. outbox-relay calls it.
 --
 -- No enqueue waits for this: a lock is taken at once or not at all, and held only for a TRUNCATE.
 
@@ -108,9 +108,9 @@ BEGIN
     RETURN 0;
 END $$;
 
--- Whoever wrote to the segment holds a lock on it until the end of his transaction. So with the lock,
--- and a look after it is taken, no event can be missed. Relays that have noted places in it compare
--- positions.
+-- A transaction that wrote to the segment holds a lock on it until it ends. So a look at the
+-- segment after this takes the lock misses no event. Relays that have noted places in the segment
+-- compare positions.
 CREATE FUNCTION outbox_internal.empty_segment(number integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -160,7 +160,8 @@ BEGIN
             IF outbox_internal.empty_segment(segment.number) THEN
                 RETURN 0;
             END IF;
-            -- Only a scan may tell that it is held, so the next one waits for twenty times as long.
+            -- It may take a scan to see that the segment is held, so the next one waits for twenty
+            -- times as long.
             pause := least(pause, greatest(5, 20 * extract(epoch FROM clock_timestamp() - began)));
             PERFORM outbox_internal.put_off('segment ' || segment.number, pause);
         ELSE

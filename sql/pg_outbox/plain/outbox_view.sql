@@ -1,6 +1,6 @@
--- Its arguments are the layout, the content type of payloads that are bytes, and the template for
--- topics. The columns must have the types of the layout: values of other types would be converted by
--- casts of others, with the rights of this function.
+-- The arguments of the trigger are the layout, the content type of payloads that are bytes, and the
+-- template for topics. The columns must have the types of the layout: values of other types would
+-- be converted by casts of other roles, with the rights of this function.
 CREATE FUNCTION outbox_internal.check_view_row(view regclass, layout text, "row" jsonb, names jsonb)
 RETURNS void
 LANGUAGE plpgsql STABLE

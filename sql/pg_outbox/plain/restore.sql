@@ -1,6 +1,6 @@
--- A dump contains all rows, and creates triggers after them, so that those of restore.sql see none. What
--- they would have done is done afterwards, before a relay or a fetcher reads: outbox.home tells that
--- the rows come from another cluster.
+-- A dump contains all rows, and creates triggers after them, so that those of restore.sql see none.
+-- What they would have done is done afterwards, before a relay or a fetcher reads: outbox.home
+-- shows that the rows come from another cluster.
 CREATE TABLE outbox.home (
     system_identifier bigint NOT NULL,
     log               oid    NOT NULL,

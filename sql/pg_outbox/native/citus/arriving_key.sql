@@ -10,9 +10,9 @@
 -- because the other does.
 
 -- Returns the first event in trouble of each key and destination, for the node to which a shard has
--- moved. Of each destination it returns at most at_most + 1. If that is a copy, then also the first
--- that is not: the node whose event it is does not take the copy, and its later events must not
--- overtake those here.
+-- moved. If that event is a copy, it also returns the first one that is not: the node whose event
+-- was copied does not take the copy, and its later events must not overtake those here. For each
+-- destination there are at most at_most + 1 events.
 CREATE FUNCTION outbox_internal.keys_in_trouble(at_most integer)
 RETURNS json
 LANGUAGE sql STABLE

@@ -8,15 +8,15 @@
 --   2. Citus blocks writes to the shard, and commits that it stands here: pg_dist_placement says so on
 --      all nodes. A statement that writes to the shard from then on began after that commit.
 --   3. A relay that has taken the snapshot for its next window looks with a later snapshot whether the
---      shard stands here. If so, the window may have events of the shard, and is given up. Of
---      transactions that are prepared nothing can be seen but their locks, so the relay also waits
---      while somebody changes pg_dist_placement; it looks for that before it looks for the shard.
+--      shard stands here. If so, the window may have events of the shard, and is given up. Of prepared
+--      transactions only the locks can be seen, so the relay also waits while a transaction changes
+--      pg_dist_placement; it looks for that before it looks for the shard.
 --   4. The keeper here asks the other node for a snapshot in which all events of the shard have committed
---      (left_at), and then, some times a second, which destinations have not settled what is visible in
+--      (left_at), and then, several times a second, which destinations have not settled what is visible in
 --      it (waits_for). Relays of other destinations go on. A transaction that was prepared there before
 --      the shard left may have events of it, so the snapshot is taken when none of these is left.
---   5. Of a destination that has settled all but events in trouble, only the keys of these are held
---      (arriving_key.sql). When none is left either, the keeper deletes the row.
+--   5. If a destination has settled all but events in trouble, only the keys of these are held
+--      (arriving_key.sql). When no key is left either, the keeper deletes the row.
 --
 -- A node that waits sends no shard on: nodes that waited for each other would wait for ever.
 
@@ -112,7 +112,7 @@ END $$;
 -- The node that receives
 -- ------------------------------------------------------------------------------------------------
 
--- Of a row that is not committed yet nothing can be seen but the lock.
+-- Only the lock of a row that is not committed yet can be seen.
 CREATE FUNCTION outbox_internal.expects_shards()
 RETURNS boolean
 LANGUAGE sql VOLATILE
@@ -134,7 +134,7 @@ AS $$
 DECLARE
     deadline CONSTANT timestamptz := clock_timestamp() + interval '5 seconds'; -- without a backlog it takes one or two
 BEGIN
-    LOCK TABLE outbox.arriving_shard IN ROW EXCLUSIVE MODE; -- before asking: of nodes that exchange shards one sees the other
+    LOCK TABLE outbox.arriving_shard IN ROW EXCLUSIVE MODE; -- before asking, so that of two nodes that exchange shards one sees the other
     WHILE outbox_internal.ask_node(from_group, 'SELECT outbox_internal.expects_shards()')::boolean LOOP
         IF clock_timestamp() > deadline THEN
             RAISE EXCEPTION 'shard % cannot be moved now: node % waits for events of shards that have moved to it',
@@ -217,8 +217,8 @@ BEGIN
     END IF;
     IF s.left_at IS NOT NULL THEN
         unsettled := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
-        -- After that: what is settled has been delivered, or is in trouble by now. Without the second answer the
-        -- first does not count.
+        -- The keys are asked for afterwards: by now, what is settled has been delivered or is in
+        -- trouble. Without the second answer the first does not count.
         s.waits_for := unsettled
             || outbox_internal.hold_keys_of(s.from_group,
                    outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.keys_in_trouble(%s)', most_keys))::json, most_keys);
