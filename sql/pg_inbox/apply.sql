@@ -80,8 +80,8 @@ END $$;
 -- This may run with more rights than the session has, and the session can prepare any statement
 -- under that name. So the text found there must be equal to this statement. It has no parameters,
 -- whose types the session would choose, and all its functions and operators are schema-qualified,
--- so it means the same whoever prepared it. The row is not part of the text, because the text is
--- logged when the statement fails.
+-- so it means the same whichever role prepared it. The row is not part of the text, because the
+-- text is logged when the statement fails.
 --
 -- This and row_parts() run for every event. A search_path of their own would cost as much as their
 -- call, so they have none, and every name and operator is schema-qualified.

@@ -1,7 +1,7 @@
 -- Returns what is wrong with consumers, why, and what to do about it; no rows if all is well. Only
 -- roles with the rights of the consumer's role see the error messages of its handlers.
 --
---   failing    events are not applied, and will not be until somebody acts
+--   failing    events are not applied, and will not be until an operator acts
 --   degraded   there is a problem that may pass by itself
 --
 -- Messages that failed, or are behind a failed one or a dead letter, are explained by that. Others

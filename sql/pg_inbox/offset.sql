@@ -86,7 +86,7 @@ BEGIN
                     AND pending.subscription = load_offset.subscription) AS r ON true;
 END $$;
 
--- Makes a consumer go on from another time. The consumer does so when its process learns of it;
+-- Makes a consumer continue from another time. The consumer does so when its process learns of it;
 -- until then nothing is saved. A later reset replaces one that was not carried out. Events that
 -- were applied already are not applied again: see inbox.forget().
 CREATE FUNCTION inbox.reset_offset(

@@ -1,5 +1,5 @@
--- Trace context of the event that is handled. process() and complete() set it, so that events that a
--- handler enqueues in this database go on with the trace (docs/tracing.md).
+-- Trace context of the event that is handled. process() and complete() set it, so that events that
+-- a handler enqueues in this database continue the trace (docs/tracing.md).
 
 -- Sets inbox.traceparent and inbox.tracestate until the end of the transaction, to those of an event
 -- with these headers, or to nothing if they have no valid traceparent. For consumers that call

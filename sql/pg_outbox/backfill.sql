@@ -3,7 +3,7 @@
 --
 -- A background worker walks the table by its primary key, one batch per transaction, and writes a
 -- snapshot event of each row while it holds the row's lock (extension/capture/backfill.cpp). The
--- same transaction saves the progress. So when a worker ends, the next one goes on after the last
+-- same transaction saves the progress. So when a worker ends, the next one continues after the last
 -- event. Rows that are locked by others are recorded, and done one by one after the walk. While the
 -- worker holds locks, it waits for another lock only until lock_timeout, so that no session waits
 -- long for it (backfill_main.cpp).
@@ -322,7 +322,7 @@ BEGIN
     END IF;
 END $$;
 
--- Writes one batch of a backfill. After the last batch of a part it goes on to the next part.
+-- Writes one batch of a backfill. After the last batch of a part it continues with the next part.
 CREATE FUNCTION outbox_internal.backfill_batch(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
@@ -394,7 +394,7 @@ BEGIN
     END IF;
 END $$;
 
--- Records why a backfill cannot go on.
+-- Records why a backfill cannot continue.
 CREATE FUNCTION outbox_internal.fail_backfill(id bigint, error text)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -407,10 +407,10 @@ BEGIN ATOMIC
 END;
 
 -- Runs one transaction of the worker of a backfill. Results:
---   more     the backfill goes on
+--   more     the backfill continues
 --   behind   a destination must settle events first
 --   later    another session holds a lock
---   over     the backfill does not go on
+--   over     the backfill does not continue
 -- Key values are written and read under fixed settings, whatever the defaults of the database are.
 CREATE FUNCTION outbox_internal.backfill_step(id bigint, OUT outcome text, OUT rows integer, OUT rate integer)
 LANGUAGE plpgsql VOLATILE

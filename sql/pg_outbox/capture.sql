@@ -133,7 +133,7 @@ COMMENT ON COLUMN outbox.captures.columns IS 'columns in payloads';
 COMMENT ON COLUMN outbox.captures.not_captured IS 'other columns, including those added since';
 COMMENT ON COLUMN outbox.captures.enabled IS 'false if its triggers were dropped or disabled';
 
--- Makes changes of a table events.
+-- Captures a table: its changes become events.
 CREATE FUNCTION outbox.capture(
     "table"        regclass,
     aggregate_type text    DEFAULT NULL,

@@ -174,7 +174,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
--- Returns whether a destination is one with endpoints.
+-- Returns whether a destination has endpoints.
 CREATE FUNCTION outbox_internal.has_endpoints(destination name)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -202,7 +202,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_has_endpoints(name) IS 'refuses a destination that cannot have endpoints';
 
--- Refuses to make a destination with endpoints another one.
+-- Refuses to change a destination with endpoints into one without.
 CREATE FUNCTION outbox_internal.check_keeps_endpoints(server name)
 RETURNS void
 LANGUAGE plpgsql STABLE

@@ -1,7 +1,7 @@
 -- Returns what is wrong, since when, why and what to do; no rows if all is well. Then every
 -- committed event has reached its destinations, or is younger than max_age.
 --
---   failing    events do not arrive, and will not until somebody acts
+--   failing    events do not arrive, and will not until an operator acts
 --   degraded   there is a problem that may pass by itself
 CREATE FUNCTION outbox.health(
     max_age interval DEFAULT '1 minute',

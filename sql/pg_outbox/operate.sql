@@ -94,7 +94,7 @@ BEGIN ATOMIC
     SELECT outbox_internal.set_paused(destination, true, caller, why);
 END;
 
--- Goes on delivering to a destination.
+-- Resumes delivering to a destination.
 CREATE FUNCTION outbox.resume(destination name, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER

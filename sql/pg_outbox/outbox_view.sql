@@ -2,8 +2,7 @@
 -- the log. SELECT shows the log, with the columns that a publisher would have updated.
 -- docs/existing-outbox.md says what such a view does and what it does not.
 
--- State of each event over all destinations that select it. Views call functions with the rights of
--- their readers, so this uses functions of pg_catalog only.
+-- Views call functions with the rights of their readers, so this uses functions of pg_catalog only.
 CREATE VIEW outbox.event_progress AS
 WITH destination AS MATERIALIZED (
     SELECT d.name, c.number, c.done, c.upto, c.position, c.saved_at,
@@ -57,7 +56,7 @@ SELECT e.position, e.event_id, e.topic, e.aggregate_type, e.aggregate_id, e.even
        coalesce(t.attempts, 0) AS attempts, t.next_retry_at, t.lock_token, t.locked_at
   FROM event AS e
   LEFT JOIN trouble AS t ON t.position = e.position;
-COMMENT ON VIEW outbox.event_progress IS 'state of each event, for views of the log';
+COMMENT ON VIEW outbox.event_progress IS 'state of each event over all destinations that select it, for views of the log';
 COMMENT ON COLUMN outbox.event_progress.position IS 'position in the log';
 COMMENT ON COLUMN outbox.event_progress.event_id IS 'the event';
 COMMENT ON COLUMN outbox.event_progress.topic IS 'topic as enqueued; so are the next columns';

@@ -129,7 +129,7 @@ END;
 --   configuration  changes when settings or destinations may have changed
 --   resting        the wake lock is held, by this session or by another relay that sleeps
 --   holds_lock     by this session
---   free           numbers of destinations that nobody serves
+--   free           numbers of destinations that no relay serves
 --   lost           those of `held` whose token has changed
 --   work           those of `idle` that have events after their frontier, or retries that are due
 --   paused         those of `held` that an operator has paused
@@ -196,8 +196,8 @@ BEGIN
 END $$;
 
 -- Gives up the wake lock of a relay outside the server, which ends its rest. Relays that rest
--- without it, because this one had it, are told: from now on enqueues notify nobody, unless another
--- one takes it.
+-- without it, because this one had it, are notified: from now on enqueues send no notification,
+-- unless another relay takes it.
 CREATE FUNCTION outbox_internal.relay_wake(id uuid)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER

@@ -21,7 +21,6 @@ BEGIN ATOMIC
       ) AS first;
 END;
 
--- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
 CREATE VIEW outbox_internal.destination_relay AS
 SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
        w.oldest_unsettled, w.settled_position, w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled,
@@ -40,7 +39,7 @@ SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettle
   JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
   JOIN outbox.relay AS r ON r.id = c.relay AND r.leased_until > pg_catalog.clock_timestamp()
  WHERE d.external;
-COMMENT ON VIEW outbox_internal.destination_relay IS 'relays at work, inside and outside the server; columns as in outbox.workers()';
+COMMENT ON VIEW outbox_internal.destination_relay IS 'relay of each destination that has one at work: a worker of the server, or outbox-relay; columns as in outbox.workers()';
 
 -- Finds the first event in the log that a destination selects and has not settled. With `read_to`,
 -- the xid below which its relay has looked for transactions, it looks at later transactions only.

@@ -54,8 +54,6 @@ def functions_of(database: Database, schema: str) -> str:
     described, last = 0, ""
     for name, arguments, result, comment in database.execute(IN_A_SCHEMA, (schema,)):
         assert comment, f"{schema}.{name} has no comment"
-        if comment.startswith("internal:"):
-            continue
         described += 1
         given = parts_of(CALLER.sub("", arguments))
         columns = [part.removeprefix("OUT ") for part in given if part.startswith("OUT ")]

@@ -18,7 +18,7 @@ COMMENT ON COLUMN outbox.destination.name IS 'name of the foreign server, or def
 COMMENT ON COLUMN outbox.destination.pull IS 'true if it has no relay, and events are taken with outbox.fetch()';
 COMMENT ON COLUMN outbox.destination.external IS 'true if its relay is a program outside the server: outbox-relay';
 
--- The option `topics` of each destination, for views that call no function of pg_outbox.
+-- For views that call no function of pg_outbox.
 CREATE VIEW outbox_internal.destination_topics AS
 SELECT d.name,
        (SELECT o.option_value

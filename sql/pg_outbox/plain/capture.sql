@@ -399,7 +399,7 @@ END $$;
 -- ------------------------------------------------------------------------------------------------
 
 -- Functions without a search_path of their own run under that of the triggers, and are granted to
--- nobody.
+-- no role.
 
 -- Returns the members of a row with these names as a JSON object, as they are written there.
 CREATE FUNCTION outbox_internal.members_of("row" json, names name[])
