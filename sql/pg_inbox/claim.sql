@@ -214,10 +214,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Counts a failed attempt of a claimed message, after its effects were rolled back. Returns 'retry'
--- if the message will be claimed again, or 'dead' if it has become a dead letter. Skip the
--- remaining messages of its key under this lease: they are given back, unless the key goes on after
--- a dead letter, and complete() refuses them.
+-- Counts a failed attempt of a claimed message, after its effects were rolled back; returns retry
+-- or dead. It is 'retry' if the message will be claimed again, or 'dead' if it has become a dead
+-- letter. Skip the remaining messages of its key under this lease: they are given back, unless the
+-- key goes on after a dead letter, and complete() refuses them.
 CREATE FUNCTION inbox.fail(
     token     uuid,
     event_id  uuid,

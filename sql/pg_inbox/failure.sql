@@ -139,10 +139,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Counts a failed attempt of a client that handles events at once, after it has rolled back.
--- Returns false if the event must not be acknowledged, so that it comes again. Returns true if it
--- is a dead letter: it is stored here and can be acknowledged. If max_attempts is NULL, the policy
--- of the consumer has the limit.
+-- Counts a failed attempt of a client that handles events at once, after it has rolled back;
+-- returns true if the event was given up. False means that the event must not be acknowledged, so
+-- that it comes again. True means that it is a dead letter: it is stored here and can be
+-- acknowledged. If max_attempts is NULL, the policy of the consumer has the limit.
 CREATE FUNCTION inbox.fail_event(
     consumer        text,
     source          text,

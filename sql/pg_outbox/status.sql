@@ -153,9 +153,10 @@ COMMENT ON COLUMN outbox.status.latency_buckets IS
     'since the relay started, events that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to confirmed, and all events; without those that are delivered again';
 COMMENT ON COLUMN outbox.status.latency_sum IS 'sum of their latencies, in seconds';
 
--- Returns the number of events that a destination selects and has not settled, dead letters and
--- replays apart. An endpoint that is live has none outside its relay. Reads the log from the cursor on, so it takes long where much waits. What a relay has
--- settled since it last saved the cursor still counts.
+-- Returns the exact number of events that a destination selects and has not settled, dead letters
+-- and replays apart. An endpoint that is live has none outside its relay. Reads the log from the
+-- cursor on, so it takes long where much waits. What a relay has settled since it last saved the
+-- cursor still counts.
 -- Errors: 42704 there is no such destination.
 CREATE FUNCTION outbox.backlog(destination name)
 RETURNS bigint
