@@ -54,8 +54,6 @@ def functions_of(database: Database, schema: str) -> str:
     described, last = 0, ""
     for name, arguments, result, comment in database.execute(IN_A_SCHEMA, (schema,)):
         assert comment, f"{schema}.{name} has no comment"
-        if comment.startswith("internal:"):
-            continue
         described += 1
         given = parts_of(CALLER.sub("", arguments))
         columns = [part.removeprefix("OUT ") for part in given if part.startswith("OUT ")]
@@ -66,7 +64,7 @@ def functions_of(database: Database, schema: str) -> str:
         if name != last:  # another one of this name follows
             text += f"\n### {schema}.{name}()\n"
         last = name
-        text += f"\n{sentence(comment)} Returns {result}.\n"
+        text += f"\n{sentence(comment)} Result: {result}.\n"
         if given:
             text += "\n```text\n" + "\n".join(given) + "\n```\n"
         if columns:
