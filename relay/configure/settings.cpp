@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <regex>
 
 #include "core/allowed_hosts.hpp"
 #include "core/text.hpp"
@@ -94,8 +95,9 @@ constexpr std::array of_process{
     Setting{{.name = "memory",
              .range = "16MB … 64GB",
              .default_value = "48MB",
-             .description = "Memory for events that are read and not yet settled, of all "
-                            "destinations together: see [memory](#memory).",
+             .description =
+                 "[Memory](#memory) for events that are read and not yet settled, of all "
+                 "destinations together.",
              .check = check_memory}},
     Setting{{.name = "listen",
              .range = "`host:port`",
@@ -242,6 +244,11 @@ std::string variable_of(std::string_view setting, bool of_database) {
         if (c >= 'a' && c <= 'z')
             c = static_cast<char>(c - ('a' - 'A'));
     return variable;
+}
+
+std::string plain_text(std::string_view markdown) {
+    static const std::regex marks("`|\\[([^\\]]*)\\]\\([^)]*\\)");
+    return std::regex_replace(std::string(markdown), marks, "$1");
 }
 
 std::string hint_for_unknown(std::string_view name, std::string_view what,
