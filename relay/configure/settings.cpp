@@ -301,7 +301,7 @@ Result<ListenAddress> parse_listen_address(std::string_view text) {
 
 std::string settings_table() {
     std::string table =
-        "| key | flag | environment | default | values | |\n|---|---|---|---|---|---|\n";
+        "| key | flag | environment | default | values |  |\n| -- | -- | -- | -- | -- | -- |\n";
     for (const Setting& setting : of_process)
         table += row_of(setting, false);
     for (const Setting& setting : of_database)
