@@ -152,8 +152,8 @@ constexpr std::array of_database{
              .type = OptionType::choice,
              .choices = {"auto", "direct", "pooled"},
              .default_value = "auto",
-             .description = "Whether a connection keeps its server process, or a pooler is "
-                            "between. `auto` finds out."}},
+             .description = "Whether connections are direct or go through a pooler. `auto` finds "
+                            "out."}},
     Setting{{.name = "connections",
              .type = OptionType::number,
              .max = 64,
