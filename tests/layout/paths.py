@@ -25,7 +25,8 @@ READ = (*ENDINGS, "txt", "yml", "toml", "in")
 ELSEWHERE = (
     # of our build
     "tests/unit/all",
-    "extension/pg_outbox.control",
+    "tests/upgrade",  # of scripts/freeze.sh
+    "extension/*.control",
     "lib/outbox-relay*",
     "*outbox_interface.hpp",
     "pg_inbox-*.cmake",
