@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <regex>
 
 #include "core/allowed_hosts.hpp"
 #include "core/text.hpp"
@@ -94,8 +95,9 @@ constexpr std::array of_process{
     Setting{{.name = "memory",
              .range = "16MB … 64GB",
              .default_value = "48MB",
-             .description = "Memory for events that are read and not yet settled, of all "
-                            "destinations together: see [memory](#memory).",
+             .description =
+                 "[Memory](#memory) for events that are read and not yet settled, of all "
+                 "destinations together.",
              .check = check_memory}},
     Setting{{.name = "listen",
              .range = "`host:port`",
@@ -150,8 +152,8 @@ constexpr std::array of_database{
              .type = OptionType::choice,
              .choices = {"auto", "direct", "pooled"},
              .default_value = "auto",
-             .description = "Whether a connection keeps its server process, or a pooler is "
-                            "between. `auto` finds out."}},
+             .description = "Whether connections are direct or go through a pooler. `auto` finds "
+                            "out."}},
     Setting{{.name = "connections",
              .type = OptionType::number,
              .max = 64,
@@ -244,6 +246,11 @@ std::string variable_of(std::string_view setting, bool of_database) {
     return variable;
 }
 
+std::string plain_text(std::string_view markdown) {
+    static const std::regex marks("`|\\[([^\\]]*)\\]\\([^)]*\\)");
+    return std::regex_replace(std::string(markdown), marks, "$1");
+}
+
 std::string hint_for_unknown(std::string_view name, std::string_view what,
                              const std::vector<std::string_view>& valid) {
     std::string hint;
@@ -294,7 +301,7 @@ Result<ListenAddress> parse_listen_address(std::string_view text) {
 
 std::string settings_table() {
     std::string table =
-        "| key | flag | environment | default | values | |\n|---|---|---|---|---|---|\n";
+        "| key | flag | environment | default | values |  |\n| -- | -- | -- | -- | -- | -- |\n";
     for (const Setting& setting : of_process)
         table += row_of(setting, false);
     for (const Setting& setting : of_database)

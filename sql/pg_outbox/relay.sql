@@ -91,7 +91,7 @@ CREATE FUNCTION outbox_internal.relay_locks()
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
-    SELECT 1869968482; -- "outb"; extension/produce/wake_outside.cpp has it again
+    SELECT 1869968482; -- "outb"; extension/base/wake_outside.cpp has it again
 END;
 
 -- Tells relays outside the server that an operator, or a change of a destination, wants their

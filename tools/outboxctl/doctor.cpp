@@ -109,7 +109,7 @@ void examine(Session& session) {
     if (!outbox && !inbox)
         throw Refused(
             "ERROR:  neither pg_outbox nor pg_inbox is in this database\n"
-            "HINT:  Is it the right database? See docs/install.md.");
+            "HINT:  Is it the right database? See docs/installing.md.");
     std::string rows;
     for (const Finding& finding : findings) {
         if ((finding.needs == Needs::outbox && !outbox) ||
