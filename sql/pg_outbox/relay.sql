@@ -90,7 +90,7 @@ CREATE FUNCTION outbox_internal.relay_locks()
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
-    SELECT 1869968482; -- "outb"; extension/produce/wake_outside.cpp has it again
+    SELECT 1869968482; -- "outb"; extension/base/wake_outside.cpp has it again
 END;
 COMMENT ON FUNCTION outbox_internal.relay_locks() IS 'class of the advisory locks of relays outside the server';
 

@@ -1,5 +1,5 @@
 // Writes a question to outbox_internal.ask_endpoints(), as JSON. core/endpoints.hpp and
-// sql/pg_outbox/endpoints.sql say what it means.
+// sql/pg_outbox/ask_endpoints.sql say what it means.
 #pragma once
 
 #include <cstdint>
