@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t longest_answer = 64 * 1024;
 constexpr std::size_t longest_token = 32 * 1024;
-// An issuer must not make the time wrap around.
+// Keeps an issuer from making the time overflow.
 constexpr std::int64_t longest_lifetime = 366 * 24 * 3600;  // in seconds
 
 // RFC 6749, section 2.3.1.
@@ -34,7 +34,7 @@ std::optional<std::int64_t> lifetime_in(const Json::Value& answer) {
     const Json::Value* member = json_member(answer, "expires_in");
     if (member == nullptr)
         return std::nullopt;
-    if (member->isString())  // as some issuers write it
+    if (member->isString())  // some issuers write it so
         return parse_integer(member->asString());
     return member->isInt64() ? std::optional<std::int64_t>(member->asInt64()) : std::nullopt;
 }
@@ -93,7 +93,8 @@ class OidcToken final : public TokenSource {
         };
         if (exchange_.status != 200)
             return fail(exchange_.status / 100 == 2
-                            ? "HTTP " + std::to_string(exchange_.status)  // its body may have one
+                            ? "HTTP " +
+                                  std::to_string(exchange_.status)  // no body: it may have a token
                             : explain(exchange_));
         if (exchange_.body.size() >= longest_answer)
             return fail("its answer is too large");
@@ -117,7 +118,7 @@ class OidcToken final : public TokenSource {
     const bool has_secret_;
     std::string body_;
     Exchange exchange_;
-    HttpClient client_;  // must go before the exchange
+    HttpClient client_;  // destroyed before the exchange
     std::vector<Exchange*> done_;
 };
 
