@@ -91,11 +91,10 @@ class OidcToken final : public TokenSource {
         const auto fail = [&](const std::string& why) {
             TokenSource::fail("no token of " + issuer_ + ": " + why, now);
         };
+        // The body of a failed answer may be shown; that of another one may have a token.
         if (exchange_.status != 200)
-            return fail(exchange_.status / 100 == 2
-                            ? "HTTP " +
-                                  std::to_string(exchange_.status)  // no body: it may have a token
-                            : explain(exchange_));
+            return fail(exchange_.status / 100 == 2 ? "HTTP " + std::to_string(exchange_.status)
+                                                    : explain(exchange_));
         if (exchange_.body.size() >= longest_answer)
             return fail("its answer is too large");
         const std::optional<Json::Value> answer = parse_json(exchange_.body);

@@ -313,7 +313,7 @@ class TransactionalSink final : public Sink, public Transactions {
         enter(line, State::closed, now);
     }
 
-    // Nothing can be sent. What is in flight has been reported, or is in doubt.
+    // Nothing can be sent. Records in flight have been reported, or are in doubt.
     void fail(Line& line, std::string why, Micros now) {
         if (line.thread != nullptr && line.thread->producer().is_refused())
             login_.rejected();
