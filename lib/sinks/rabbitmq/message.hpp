@@ -1,10 +1,10 @@
 // An event as a message of AMQP: its properties, its headers and its body.
 //
 //   format      body                    headers
-//   attributes  the payload             event_id, event_type, aggregate_type, aggregate_id, version,
-//                                       schema_version, occurred_at, content_type, ordering_key, and
-//                                       the event's
-//   binary      the payload             cloudEvents_<attribute>, and the event's
+//   attributes  the payload             event_id, event_type, aggregate_type, aggregate_id,
+//                                       version, schema_version, occurred_at, content_type,
+//                                       ordering_key, and those of the event
+//   binary      the payload             cloudEvents_<attribute>, and those of the event
 //   structured  a CloudEvents document  ordering_key, and those that are not in the document
 //
 // Properties in every format: delivery_mode 2 (persistent), content_type, message_id (the event

@@ -17,7 +17,7 @@ struct RabbitmqOptions {
     std::string virtual_host;
     std::string user, password;  // if the user is empty, the client's certificate names it
     std::string connection_name;
-    TextTemplate exchange;  // empty: the default exchange
+    TextTemplate exchange;  // if empty, the default exchange
     TextTemplate routing_key;
     // All events of a lane have the same routing key, because it has no part that differs by event.
     bool lane_has_routing_key = false;

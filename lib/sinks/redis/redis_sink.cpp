@@ -208,7 +208,7 @@ class RedisSink final : public Sink {
         return "stream \"" + lane.name + "\": " + std::string(error);
     }
 
-    // ---- sending ----------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     bool makes_ids(const StreamLane& lane) const noexcept {
         return options_.ids_of_positions && !lane.shared;
@@ -425,7 +425,7 @@ class RedisSink final : public Sink {
         job.server->questions.push_back(question);
     }
 
-    // ---- answers ----------------------------------------------------------------------------------
+    // ---- answers --------------------------------------------------------------------------------
 
     void take_answers(RedisServer& server) {
         RedisConnection& connection = server.connection;
@@ -637,7 +637,7 @@ class RedisSink final : public Sink {
         end(job, {Fate::unavailable, Scope::destination}, error);
     }
 
-    // ---- redirects --------------------------------------------------------------------------------
+    // ---- redirects ------------------------------------------------------------------------------
 
     bool may_follow(Job& job) noexcept { return ++job.redirects <= most_redirects; }
 
@@ -655,7 +655,7 @@ class RedisSink final : public Sink {
         lane.entries.clear();
     }
 
-    // Redis took nothing of the batch.
+    // Redis took no event of the batch.
     void answered_with_error(Job& job, const std::string& error) {
         const std::optional<Redirect> redirect = parse_redirect(error);
         if (!redirect || !may_follow(job)) {
@@ -683,7 +683,7 @@ class RedisSink final : public Sink {
                 question.job = nullptr;
     }
 
-    // ---- ends -------------------------------------------------------------------------------------
+    // ---- ends -----------------------------------------------------------------------------------
 
     void confirm(Job& job) {
         if (options_.receipts)
@@ -777,7 +777,7 @@ class RedisSink final : public Sink {
             servers_.leave(server);
     }
 
-    // Redis executed nothing of the batch.
+    // Redis executed no command of the batch.
     bool refuse_one(Job& job) {
         const std::string error = about(*job.lane, job.error);
         end(job, {Fate::refused, Scope::destination}, job.error);

@@ -15,7 +15,7 @@ struct Verdict {
 };
 
 // Judges an error such as "OOM command not allowed when used memory > 'maxmemory'.", after which
-// nothing of the batch has been taken.
+// no event of the batch has been taken.
 Verdict verdict_of(std::string_view error) noexcept;
 
 // Returns true if Redis refused the id of an entry because it is not above the top of the stream.
