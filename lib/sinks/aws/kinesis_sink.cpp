@@ -1,6 +1,6 @@
-// The kinesis sink. A batch is one request of up to 500 records to one stream. Records may be taken in
-// part, so a batch has one event of an ordering key, and the next one goes when it is confirmed: a
-// later record of a key never comes before an earlier one.
+// The kinesis sink. A batch is one request of up to 500 records to one stream. Records may be taken
+// in part, so a batch has one event of an ordering key, and the next one goes when it is confirmed:
+// a later record of a key never comes before an earlier one.
 #include <algorithm>
 
 #include "cloud/aws/json_protocol.hpp"

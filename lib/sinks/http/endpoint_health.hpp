@@ -1,7 +1,7 @@
 // Whether an endpoint works, and when it is tried again.
 //
-// A failed request says that the endpoint fails: nothing is sent for a back-off, and then one request
-// as a probe. Any answer that takes an event ends the failure.
+// A failed request says that the endpoint fails: nothing is sent for a back-off, and then one
+// request as a probe. Any answer that takes an event ends the failure.
 //
 // An event may be at fault though the answer blames the server (500, or none at all). Its endpoint
 // has accepted other events between two failures of it then.

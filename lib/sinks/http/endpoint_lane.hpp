@@ -1,5 +1,5 @@
-// The state of one endpoint: what it still has to get from the sink, and what the database has to be
-// told about it. endpoints_sink.hpp has the rules.
+// The state of one endpoint: what it still has to get from the sink, and what the database has to
+// be told about it. endpoints_sink.hpp has the rules.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ struct EndpointLane {
     std::vector<EndpointRequest*> in_flight;
     std::size_t hanging = 0;  // of these, those without an answer for a while
 
-    // What the database has to be told. The first `asked_...` are in the question that is under way,
-    // or that had no effect as far as is known.
+    // What the database has to be told. The first `asked_...` are in the question that is under
+    // way, or that had no effect as far as is known.
     std::vector<std::int64_t> settled;
     std::vector<EndpointRefusal> refused;
     std::optional<std::string> gone;  // the error

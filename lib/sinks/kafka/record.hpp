@@ -1,4 +1,5 @@
-// An event as a record of Kafka: its value and its headers. Key and timestamp are those of the event.
+// An event as a record of Kafka: its value and its headers. Key and timestamp are those of the
+// event.
 //
 //   format      value                    headers
 //   attributes  the payload              event_id, event_type, aggregate_type, aggregate_id, version,

@@ -83,8 +83,8 @@ const Schema* failed_one(const std::vector<SchemaOfEvent>& schemas) noexcept;
 // Returns the bytes in front of the payload.
 std::string frame_of(const SchemaOfEvent& schema);
 
-// Encodes the path to a message in a schema of protobuf, such as "1" or "0,2". Returns an empty text
-// if it is malformed.
+// Encodes the path to a message in a schema of protobuf, such as "1" or "0,2". Returns an empty
+// text if it is malformed.
 std::string encoded_indexes(std::string_view list);
 
 }  // namespace outbox

@@ -1,4 +1,5 @@
-// The kafka sink with the option exactly_once (core/transactions.hpp has the protocol with the relay).
+// The kafka sink with the option exactly_once (core/transactions.hpp has the protocol with the
+// relay).
 //
 // Waiting batches form a transaction, together with its number, which is the offset of a group that
 // only the sink uses. The transaction is committed when the broker has acknowledged every record
