@@ -97,7 +97,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     const std::optional<calls::Held>& held() const noexcept { return held_; }
     const std::vector<std::string>& patterns() const noexcept { return row_.patterns; }
     // Returns the end of the last look, if it found nothing for this destination and nothing has
-    // happened since; else nullptr.
+    // happened since. Otherwise nullptr.
     const Snapshot* idle_frontier() const noexcept;
     // Returns true while a look is under way.
     bool looks_now() const noexcept {

@@ -3,11 +3,11 @@
 //
 // A turn first calls step() of each database, which starts what is due and gives each destination
 // its turn. Then Poller::wait() waits for all connections and all sinks, and calls the owners of
-// those that are ready. Answers of statements arrive in one of the two. What a turn changes:
+// those that are ready. Answers of statements arrive in one of the two. The loop changes these objects:
 //
 //   Server               poller, budget of memory, published figures
-//     DatabaseHome       control connection, lease, pool of connections, who looks for events
-//       DestinationHome  token, cursor, the relay with its sink, what was read ahead
+//     DatabaseHome       control connection, lease, pool of connections, the scout
+//       DestinationHome  token, cursor, the relay with its sink, events read ahead
 //
 // None of this has a lock, because no other thread touches it. Other threads only share:
 //
