@@ -12,8 +12,8 @@ namespace outbox {
 
 namespace {
 
-// Of all records of a request. The service accepts twice as much, but a batch that is sent again
-// should not repeat so much, and a shard takes a megabyte a second.
+// Limit for all records of a request. The service accepts twice as much, but it would all be
+// repeated when a batch is sent again, and a shard takes a megabyte a second.
 constexpr std::size_t usual_batch_bytes = 5 * 1024 * 1024;
 
 class KinesisSink final : public AwsSink {

@@ -21,7 +21,7 @@
 
 namespace outbox {
 
-// It needs nothing of its event, which may be released while it is in flight.
+// It does not refer to its event, which may be released while it is in flight.
 struct EndpointRequest : Exchange {
     EndpointLane* lane = nullptr;
     std::uint64_t xid = 0;

@@ -1,4 +1,4 @@
-// What the answers of the database change.
+// Applies the answers of the database.
 #include <algorithm>
 
 #include "sinks/http/endpoint_url.hpp"
@@ -51,7 +51,7 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// What was told
+// Facts that were told
 // -------------------------------------------------------------------------------------------------
 
 template <class Item>
@@ -203,7 +203,7 @@ void EndpointsSink::sweep() {
 }
 
 // -------------------------------------------------------------------------------------------------
-// What was fetched
+// Fetched events
 // -------------------------------------------------------------------------------------------------
 
 void EndpointsSink::take_fetched(EndpointAnswer& answer, Micros now) {

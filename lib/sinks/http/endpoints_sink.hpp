@@ -39,7 +39,7 @@
 //
 // Requests. One that is in flight when its endpoint falls back goes on. It was listed in
 // `fall_back`, so it is told as `settled` or `refused` afterwards, and nothing is fetched before:
-// no key can get a later event first. A request refers to nothing of its event.
+// no key can get a later event first. A request does not refer to its event.
 #pragma once
 
 #include <deque>
