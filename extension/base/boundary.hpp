@@ -8,7 +8,6 @@
 //
 // The core never calls the server. A function of ours that calls the server holds no object with a
 // destructor; objects that must live longer belong to the process.
-// process.
 #pragma once
 
 #include <cstring>

@@ -44,7 +44,7 @@ std::string AddressCheck::explain(CURLcode result, const char* error) const {
         return config_.allowed_hosts->refusal(*refused_,
                                               config_.url_text.empty() ? host_ : config_.url.host);
     const std::string why = error[0] != '\0' ? error : curl_easy_strerror(result);
-    // What OpenSSL finds in a plain answer, as if it were TLS.
+    // OpenSSL reads a plain answer as TLS, and then finds one of these errors.
     if (result == CURLE_SSL_CONNECT_ERROR && (why.find("wrong version number") != why.npos ||
                                               why.find("packet length too long") != why.npos))
         return "the port does not speak TLS; is the URL meant to begin with " +

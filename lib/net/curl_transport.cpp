@@ -185,8 +185,8 @@ class CurlTransport final : public Transport {
         return transfers_.back().get();
     }
 
-    // Without TLS a server says nothing of HTTP/2. libcurl would wait for the first answer before it
-    // opens another connection, and that one may never come.
+    // Without TLS a server does not announce HTTP/2. libcurl would wait for the first answer before
+    // it opens another connection, and that answer may never come.
     static void set_url(Transfer& transfer, const std::string& url) {
         const bool tls = equal_ignoring_case(std::string_view(url).substr(0, 6), "https:");
         transfer.address_check.use(url);

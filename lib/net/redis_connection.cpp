@@ -79,7 +79,7 @@ void RedisConnection::log_in() {
     stream_.flush();
 }
 
-// Whether the server refuses everybody for now, whatever the credentials.
+// Returns true if the server refuses all clients for now.
 static bool is_passing(std::string_view error) noexcept {
     return has_code(error, "LOADING") || has_code(error, "MASTERDOWN") || has_code(error, "BUSY") ||
            error.find("max number of clients") != std::string_view::npos;
@@ -116,7 +116,7 @@ RespValue* RedisConnection::next_answer() {
             break;
     }
     if (stream_.state() == Stream::State::closed)
-        close();  // what came before the end has been read
+        close();  // all bytes before the end have been read
     return nullptr;
 }
 

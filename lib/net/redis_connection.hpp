@@ -19,7 +19,7 @@ struct RedisLogin {
     std::size_t database = 0;
 };
 
-// Whether the error has this code: its first word.
+// Returns true if this code is the first word of the error.
 bool has_code(std::string_view error, std::string_view code) noexcept;
 
 class RedisConnection {
@@ -36,7 +36,7 @@ class RedisConnection {
     void open(Micros now);
     void step(Micros now);
     void flush() { stream_.flush(); }
-    // Returns nullptr if none has come. What it returns is valid until the next call.
+    // Returns the next answer, which is valid until the next call, or nullptr.
     RespValue* next_answer();
     std::size_t answer_bytes() const noexcept { return reader_.bytes(); }  // of that answer
     void fail(std::string why, Scope scope = Scope::connection);

@@ -1,8 +1,8 @@
 // The protocol of Redis, RESP2: writes commands and reads answers.
 //
-// A peer may send any number of bytes, elements and levels. What is kept of an answer is bounded: the
-// beginning of a long text, and the first elements of a long array. The rest is read and dropped, so that
-// entries of any size can be asked for.
+// A peer may send any number of bytes, elements and levels. Only a limited part of an answer is
+// kept: the beginning of a long text, and the first elements of a long array. The rest is read and
+// dropped, so that entries of any size can be asked for.
 #pragma once
 
 #include <cstddef>

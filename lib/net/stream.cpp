@@ -125,7 +125,7 @@ void Stream::connected(CURLcode result) {
     }
     socket_ = socket;
     state_ = State::open;
-    may_have_more_ = true;  // what came together with the end of the handshake
+    may_have_more_ = true;  // bytes may have come with the end of the handshake
 }
 
 void Stream::fail(std::string why, Scope scope) {

@@ -31,7 +31,7 @@ inline constexpr OptionSpec ca_file_option{
     .description = "certificates to trust instead of those of the system, for https",
     .names_file = NamesFile::yes};
 
-// Of a client that proves its identity with a certificate. They need each other.
+// For a client that proves its identity with a certificate. The two options need each other.
 std::optional<Error> check_pem(const OptionSpec& spec, std::string_view value);
 inline constexpr OptionSpec certificate_option{.name = "certificate",
                                                .place = OptionPlace::user_mapping,

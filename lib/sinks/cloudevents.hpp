@@ -35,10 +35,10 @@ namespace outbox {
 // Returns the first part of the attribute `source`. `database` may be any text.
 std::string source_prefix(std::string_view database);
 
-// Whether a header of this name becomes an attribute.
+// Returns true if a header of this name becomes an attribute.
 bool is_attribute_name(std::string_view name);
 
-// Whether it is a header of W3C Trace Context.
+// Returns true for a header of W3C Trace Context.
 bool is_trace_header(std::string_view name) noexcept;
 
 // The parts of binary mode, for protocols other than HTTP: each attribute except those of the data,

@@ -73,8 +73,8 @@ int ConnectionCheck::close_socket(void* self, curl_socket_t socket) noexcept {
     return close(socket);
 }
 
-// Of a connection that has failed, libcurl since 8.14 does not say that there was one. It closes the socket before it
-// reports the failure, or later.
+// Since 8.14, libcurl does not say that there was a connection if it has failed. It closes the
+// socket before it reports the failure, or later.
 bool ConnectionCheck::had_connection() const {
     return connected_ || is_connected(address_check_.socket());
 }

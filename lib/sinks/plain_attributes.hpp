@@ -19,8 +19,8 @@ std::optional<std::string_view> value_of(const Event& event, PlainAttribute attr
                                          std::string& text);
 
 // event_id, event_type, aggregate_type, aggregate_id, version, schema_version, occurred_at,
-// content_type, and then the headers of the event. What an event does not have is left out, and so is
-// a header that bears one of these names. A value is only valid during the call.
+// content_type, and then the headers of the event. An attribute that the event does not have is
+// left out, and so is a header with one of these names. A value is only valid during the call.
 void for_each_plain_attribute(const Event& event, const TakePart& attribute);
 
 // The same with these attributes under these names.

@@ -29,12 +29,12 @@ std::optional<Error> validate_mapping_options(const std::vector<Option>& options
 // For objects that take no options: the wrapper itself, foreign tables.
 std::optional<Error> validate_no_options(const std::vector<Option>& options);
 
-// Whether this is the value of a duration and has no unit, which is more often a mistake than meant
-// as milliseconds.
+// Returns true for a duration without a unit, which is more often a mistake than meant as
+// milliseconds.
 bool lacks_unit(const Option& server_option);
 
-// Whether an option of a user mapping names a file with keys of the server. Such keys prove the
-// server's identity, so only superusers may name the file.
+// Returns true if an option of a user mapping names a file with keys of the server. Such keys prove
+// the server's identity, so only superusers may name the file.
 bool names_server_keys(std::string_view option) noexcept;
 // Returns the option or URL parameter that names a file of the server, or an empty string.
 std::string file_option(const Destination& destination);

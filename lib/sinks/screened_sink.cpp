@@ -140,7 +140,8 @@ class ScreenedSink final : public Sink {
         divided_.erase(of_part);
     }
 
-    // Whether there are batches of which nothing was passed on, and nothing is before them.
+    // Returns true if a batch can end at once: no part of it was passed on, and no batch is before
+    // it.
     bool may_end() const noexcept {
         return (!ordered_ || passed_on_ == 0) &&
                std::any_of(divided_.begin(), divided_.end(),

@@ -1,10 +1,11 @@
 // Refuses events that cannot be sent because an expression of their destination failed: a sink
 // around that of a destination with the option filter or payload.
 //
-// Of a batch with such events it passes on the others, but for those behind one of their key. When
-// these have ended, the faulty ones are refused for good, and those behind them go again. So the
-// pipeline makes dead letters of them as of any refused event, and a broken expression says nothing
-// about the destination. If the part that was passed on fails as a whole, so does the batch.
+// From a batch with such events it passes on the others, except those behind a faulty one of their
+// key. When these have ended, the faulty ones are refused permanently, and those behind them are
+// sent again. So the pipeline makes the faulty ones dead letters like any refused event, and a
+// broken expression does not count against the destination. If the part that was passed on fails as
+// a whole, so does the batch.
 //
 // In an ordered sink nothing may take effect after a batch that failed. So batches behind such a
 // batch wait here, and are undone with it.

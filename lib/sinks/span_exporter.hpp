@@ -30,7 +30,7 @@ class SpanExporter {
     void step(Micros now);
 
     std::uint64_t lost() const noexcept { return lost_ + spans_.dropped(); }
-    // Why the last request failed; empty: it did not.
+    // Returns why the last request failed, or an empty string.
     const std::string& error() const noexcept { return error_; }
 
   private:

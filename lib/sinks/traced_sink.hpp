@@ -1,7 +1,7 @@
 // Tells a collector of OpenTelemetry what became of events: a sink around that of a destination.
 //
-// Each attempt to send an event whose `traceparent` says that its trace is sampled becomes a span, a
-// child of the application's. What is passed on with the event is not changed.
+// Each attempt to send an event whose `traceparent` says that its trace is sampled becomes a span,
+// a child of the application's. The event itself is not changed.
 #pragma once
 
 #include <memory>

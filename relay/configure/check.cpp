@@ -62,7 +62,7 @@ class DatabaseCheck {
     std::string source_;  // name of the database in the server
     DestinationDefaults defaults_;
     std::vector<DestinationRow> rows_;
-    // Of destinations with expressions, by number: why these cannot be evaluated, or empty.
+    // By number of a destination with expressions: why they cannot be evaluated, or empty.
     std::map<int, std::string> expressions_;
 };
 
@@ -106,7 +106,7 @@ Rows DatabaseCheck::query(const char* statement) {
     return rows;
 }
 
-// What the server said, and what to do about it.
+// Adds a finding with the server's error and what to do about it.
 void DatabaseCheck::refused(const char* subject, const Rows& rows) {
     const auto field = [&](int code) {
         const char* text = PQresultErrorField(rows.get(), code);

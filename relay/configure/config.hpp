@@ -34,7 +34,7 @@ struct DatabaseConfig {
     SessionMode session = SessionMode::automatic;
     // Connections for the statements of destinations, besides the control connection.
     std::size_t connections = 2;
-    // Pauses while there is nothing to send. std::nullopt: the default of the session mode.
+    // Pauses while there is nothing to send. If not set, the session mode has a default.
     std::optional<Micros> poll_min{};
     std::optional<Micros> poll_max{};
 
@@ -44,8 +44,8 @@ struct DatabaseConfig {
     bool serves(std::string_view destination) const noexcept;
 };
 
-// Which destinations may use credentials: those of databases and with URLs that match one of the
-// patterns. Empty: all.
+// Names the destinations that may use credentials: those of databases and with URLs that match one
+// of the patterns. All destinations if there are no patterns.
 struct CredentialScope {
     std::vector<std::string> databases{};
     std::vector<std::string> urls{};
@@ -76,7 +76,7 @@ struct RelayConfig {
 
     Tracing tracing;
 
-    std::string listen;  // "host:port" of the HTTP server; empty: none
+    std::string listen;  // "host:port" of the HTTP server, or empty
     LogFormat log_format = LogFormat::text;
     LogLevel log_level = LogLevel::info;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view credentials_option = "credentials";
 
-// Takes the option out, because it is none of the sink's.
+// Takes the option out, because the sink does not know it.
 std::optional<std::string> take_option(std::vector<Option>& options, std::string_view name) {
     const auto found = std::find_if(options.begin(), options.end(),
                                     [&](const Option& option) { return option.name == name; });

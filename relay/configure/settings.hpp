@@ -14,7 +14,7 @@ namespace outbox::relay {
 
 struct Setting {
     OptionSpec spec;
-    // Whether it may be on the command line, which other users of the machine can read.
+    // If true, it may be on the command line, which other users of the machine can read.
     bool has_flag = true;
 };
 
@@ -38,7 +38,7 @@ std::string hint_for_unknown(std::string_view name, std::string_view what,
 // An address of the HTTP server. An empty host stands for all addresses of the machine.
 struct ListenAddress {
     std::string host;
-    int port = 0;  // 0: any free one
+    int port = 0;  // 0 for any free one
 };
 // Reads "127.0.0.1:8080", "[::1]:8080" or ":8080".
 Result<ListenAddress> parse_listen_address(std::string_view text);

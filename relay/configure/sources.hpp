@@ -31,7 +31,7 @@ std::vector<std::string> split_list(std::string_view list);
 // Errors of a configuration. All are reported, not only the first.
 using Errors = std::vector<Error>;
 
-// What relay.toml says.
+// Contents of relay.toml.
 struct FileContents {
     Values process;
     std::map<std::string, Values, std::less<>> databases;

@@ -235,7 +235,8 @@ void Connection::receive() {
         if (result == nullptr && is_pipelined())
             continue;  // the end of one of its statements
         if (result == nullptr) {
-            // What came right behind the answer was read with it: the socket will not tell of it.
+            // Notifications right behind the answer were read with it, so the socket will not
+            // announce them.
             if (pass_notifications())
                 complete();
             return;

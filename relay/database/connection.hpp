@@ -53,7 +53,7 @@ class Connection final : private Watcher {
 
     State state() const noexcept { return state_; }
     bool is_open() const noexcept { return state_ == State::idle || state_ == State::busy; }
-    // Why it is closed; empty if it was not opened yet.
+    // Returns why it is closed, or an empty string if it has not been opened yet.
     const std::string& failure() const noexcept { return failure_; }
 
     // Begins to connect, after a pause if the last attempt failed.

@@ -1,5 +1,11 @@
 // Connections for the statements of many destinations of one database. A statement that finds no
-// idle connection waits for one. Connections are opened when they are first needed.
+// idle connection waits for one, writes before reads. Connections are opened when they are first
+// needed.
+//
+// Statements of one destination may run at the same time, on different connections. Their order is
+// the concern of the destination, which waits for an answer before it writes again. `done` of a
+// statement is called in the thread of the loop, never within run(). A connection that is lost
+// fails its own statement and the one at the front of the queue.
 #pragma once
 
 #include <deque>
@@ -12,7 +18,7 @@ namespace outbox::relay {
 
 class SessionPool final : private Connection::Owner {
   public:
-    // What statements of destinations wait behind: writes go before reads.
+    // Writes of destinations go before reads.
     enum class Urgency { writes, reads };
 
     SessionPool(Poller& poller, const Clock& clock, ConnectionCounts& counts,

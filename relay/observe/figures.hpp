@@ -1,4 +1,4 @@
-// What the process is doing, for the HTTP server. The loop writes, threads of the server read.
+// Figures of the process, for the HTTP server. The loop writes, threads of the server read.
 #pragma once
 
 #include <atomic>
@@ -66,7 +66,7 @@ struct DatabaseFigures {
     std::uint64_t renewals = 0;     // of its leases
     std::uint64_t takeovers = 0;    // leases that this process took
     std::uint64_t losses = 0;       // leases that it lost
-    Micros renewed_at = 0;          // by the loop's clock, as in Figures::beat(); 0: never
+    Micros renewed_at = 0;          // by the loop's clock, as in Figures::beat(), or 0
     std::vector<DestinationFigures> destinations{};
 };
 

@@ -15,8 +15,8 @@ namespace outbox::relay {
 
 namespace {
 
-// A request that has been read, and room for its response. Which of these functions are virtual
-// depends on the version of the library.
+// A request that has been read, and room for its response. In some
+// versions of the library, some of these functions are not virtual.
 class MemoryStream final : public httplib::Stream {
   public:
     explicit MemoryStream(std::string request) : request_(std::move(request)) {}

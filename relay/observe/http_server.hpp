@@ -21,8 +21,8 @@ class HttpServer {
     static constexpr Micros patience = seconds(10);
 
     struct Settings {
-        std::string host;  // empty: all addresses of the machine
-        int port = 0;      // 0: any free one
+        std::string host;  // all addresses of the machine if empty
+        int port = 0;      // 0 for any free one
         std::string name;  // of the process
         std::string version;
     };

@@ -13,7 +13,7 @@
 
 namespace outbox::relay {
 
-// What a message is about. Empty texts are left out.
+// The database and the destination of a message. Empty texts are left out.
 struct LogPlace {
     std::string_view database{};
     std::string_view destination{};

@@ -151,7 +151,7 @@ std::string labels_of(const DatabaseFigures& database, const DestinationFigures&
     return label("database", database.name) + ',' + label("destination", destination.name);
 }
 
-// Relays that only watch a destination know nothing of its deliveries.
+// A relay that only watches a destination has no figures of its deliveries.
 void add_destinations(Page& page, const ProcessFigures& figures) {
     std::string_view last;
     for (const DestinationFamily& family : destination_families()) {

@@ -1,4 +1,4 @@
-// What the relay asks of the database: the functions of sql/pg_outbox/relay.sql, as statements and
+// Statements of the relay and their answers: the functions of sql/pg_outbox/relay.sql.
 // answers.
 //
 // Functions that read an answer return std::nullopt if it does not have the expected form, as from
@@ -70,7 +70,7 @@ struct BeatAnswer {
 };
 std::optional<BeatAnswer> beat_of(const Rows& rows);
 
-// Of destinations that have found nothing at their last look.
+// Asks about destinations that have found nothing at their last look.
 struct Probe {
     std::vector<std::int32_t> numbers{};
     std::vector<std::string> frontiers{};
@@ -79,7 +79,7 @@ struct Probe {
 };
 Statement probe(const Probe& probe);
 
-// The window since one of the frontiers.
+// Answer about the window since one of the frontiers.
 struct Probed {
     std::string frontier;
     Snapshot end;
@@ -110,10 +110,10 @@ struct Taken {
     std::int64_t lease = 0;
     Cursor cursor{};
 };
-// std::nullopt if the destination was not free.
+// Returns std::nullopt if the destination was not free.
 std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);
 
-// How the expressions of a destination are evaluated; without a limit it has none.
+// How the expressions of a destination are evaluated. Without a limit it has no expressions.
 struct Evaluation {
     Micros time_limit = 0;  // for a statement
 
@@ -122,7 +122,7 @@ struct Evaluation {
 
 Statement begin(const Held& held, const Cursor& cursor, const Evaluation& evaluation);
 Statement follow(const Held& held);
-// Of begin(), follow() and recover(). Members that a call does not return are empty.
+// Answer to begin(), follow() and recover(). Members that a call does not return are empty.
 struct Begun {
     std::vector<std::int64_t> recorded;
     std::vector<std::string> held_keys;

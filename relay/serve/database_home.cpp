@@ -405,7 +405,7 @@ void DatabaseHome::has_found(DestinationHome& home) {
             wake_home(*other);
 }
 
-// It looks again in any case, so it can be the one that looks for all.
+// The destination looks again in any case, so it can look for all.
 void DatabaseHome::has_selected(DestinationHome& home) {
     scout_ = &home;
 }
@@ -430,7 +430,7 @@ Micros DatabaseHome::rest_due() const noexcept {
     return std::max(found_at_ + rest_after, rest_not_before_);
 }
 
-// Somebody must look, unless the database is at rest.
+// One destination must look, unless the database is at rest.
 void DatabaseHome::look_after_rest(Micros now) {
     if (resting_ || ends_)
         return;
@@ -459,7 +459,7 @@ void DatabaseHome::let_all_look() {
         home->committed();
 }
 
-// One looks, and the others are asked for together.
+// One destination looks, and one probe asks for all others.
 void DatabaseHome::wake_all() {
     for (const auto& home : homes_)
         wake_home(*home);
@@ -493,7 +493,7 @@ void DatabaseHome::notified(const std::string& payload) {
     wake_all();
 }
 
-// A failure of these statements has no consequence.
+// If one of these statements fails, nothing else has to be done.
 void DatabaseHome::control_failed_if(Answer answer) {
     if (!answer.ok)
         control_failed(answer);

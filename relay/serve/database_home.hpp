@@ -1,20 +1,32 @@
-// One database: its connections, its lease, and its destinations.
+// One database: its connections, its lease, and its destinations. Everything runs in the thread of
+// the loop (serve.cpp).
 //
-// The control connection renews the lease, takes destinations, holds the locks and listens. The
-// statements of destinations run on others (SessionPool).
+// Two kinds of connections write to the database:
+//
+//   control connection  for this process: relay_beat() renews the lease, one for all destinations;
+//                       relay_take() takes a destination; also locks, LISTEN and relay_leave(). Its
+//                       statements run one after another (`control_queue_`).
+//   SessionPool         for single destinations: relay_begin(), relay_record(), relay_save(), ...
+//                       They name the token of the destination, and change nothing if the database
+//                       has another token by now. Also reading, relay_report(), relay_maintain().
+//
+// The control connection becomes ready in this order:
 //
 //   connect -> is a pooler in between? -> LISTEN -> settings -> destinations -> first beat -> ready
+//
+// Lease. It counts from before the beat was sent (lease.hpp), and destinations submit events only
+// while may_send(). If beats fail, they stop before the database gives them to another process.
 //
 // Behind a pooler there are no locks and no notifications. Otherwise locks end with the session: if
 // it is lost, other processes may take over at once. So nothing is sent until there is a new
 // session. It has a new id in outbox.relay, and takes the destinations again.
 //
 // Looking. While events come, destinations look for them all the time. One that finds none for
-// itself leaves that to another one that looks (`scout_`). While that one finds events, one statement
-// now and then asks for all destinations that do not look (relay_probe()). When the scout has found nothing for a while the database goes to rest: relay_beat() takes the wake
-// lock and looks once more for all destinations. At rest nothing is asked but a beat now and then,
-// and the next enqueue sends a notification. Behind a pooler the scout goes on looking, at
-// intervals.
+// itself leaves that to another one that looks (`scout_`). While the scout finds events, one
+// statement now and then asks for all destinations that do not look (relay_probe()). When it has
+// found nothing for a while, the database goes to rest: relay_beat() takes the wake lock and looks
+// once more for all destinations. At rest the process only sends a beat now and then, and the next
+// enqueue sends a notification. Behind a pooler the scout goes on looking, at intervals.
 #pragma once
 
 #include <deque>

@@ -61,8 +61,8 @@ LogPlace DestinationHome::place() const noexcept {
     return {.database = host_.database_name(), .destination = row_.name};
 }
 
-// While the relay waits for a statement, and after its end, it leaves the sink alone. The descriptor
-// stays ready for as long, and would end each wait of the process at once.
+// While the relay waits for a statement, and after its end, it leaves the sink alone. The
+// descriptor stays ready for as long, and would end each wait of the process at once.
 void DestinationHome::ready() {
     if (ended_ || (writes_ && !consults_)) {
         is_muted_ = true;
@@ -599,8 +599,9 @@ static bool ends_connection(const std::string& sqlstate) {
     return sqlstate.starts_with("57P") || sqlstate.starts_with("08");
 }
 
-// A statement that the server refused had no effect, so the relay asks for it again. If the connection
-// was lost, nobody knows; and a server that crashed may have lost what it had answered before.
+// A statement that the server refused had no effect, so the relay asks for it again. If the
+// connection was lost, nobody knows; and a server that crashed may have lost what it had answered
+// before.
 void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     statement_failed(answer, "could not write");
     if (taker == &DestinationHome::consulted)

@@ -1,23 +1,28 @@
-// The home, outside of the server, of the relay of one destination: lib/core/relay/relay.hpp has
-// the relay, bgworker/relay/relay_main.cpp the home inside.
+// The home, outside of the server, of the relay of one destination. lib/core/relay/relay.hpp has
+// the relay, bgworker/relay/relay_main.cpp the home inside the server.
 //
 //   elsewhere      another process serves the destination, or none; or it is about to be taken over
-//   taking         relay_take() is under way: it gives us the token, and the cursor
-//   beginning      relay_begin(): what the relay must know before it reads
+//   taking         relay_take() is under way: it returns the token and the cursor
+//   beginning      relay_begin() is under way: it returns what the relay must know before it reads
 //   serving        the relay runs
-//   misconfigured  we have the destination, but cannot serve it as it is configured
+//   misconfigured  this process has the destination, but cannot serve it as it is configured
 //
-// Every wish of the relay becomes one statement. While one that writes is under way the relay is
-// not asked for anything, because what the statement is about must not change. Reading goes on
-// beside everything else: see Relay::reading(). Sending goes on, too, while the statement is a question
-// about endpoints: see Relay::next_beside_question().
+// Every wish of the relay becomes one statement, in the SessionPool. At most one of them writes at
+// a time (`writes_`). Until its answer the relay is not asked for another wish, because the state
+// that the statement describes must not change. Reading goes on all the time (Relay::reading()),
+// and sending goes on while the statement is a question about endpoints
+// (Relay::next_beside_question()).
 //
-// An answer "lost" means that the token has changed: an operator moved the cursor, the destination
-// was renamed, or another process took over. Then the relay stops, and the destination is taken
-// again if it is ours still. The same happens when nothing is known of a statement that writes,
-// because its connection was lost: the new token makes sure that it has no late effect.
+// The token is the right to write. An answer "lost" means that the database has another token: an
+// operator moved the cursor, the destination was renamed, or another process took over. Then the
+// relay stops, and the destination is taken again if it still belongs to this process. The same
+// happens when a connection is lost while a statement writes, because its outcome is unknown: with
+// a new token, the old statement can have no late effect.
 //
-// Nothing is sent unless the host says that we may (relay/serve/lease.hpp).
+// Statements keep a pointer to this object until they are answered. So a home that is removed stays
+// alive until is_deletable(), and ignores answers from before it stopped (`generation_`).
+//
+// Nothing is sent unless the host allows it (relay/serve/lease.hpp).
 #pragma once
 
 #include <cstdint>
@@ -55,17 +60,17 @@ struct DestinationHost {
     virtual std::string local_port() const = 0;
     // Takes the destination, in the session that holds locks.
     virtual void run_take(std::int32_t number, std::function<void(Answer)> done) = 0;
-    // Whether this process may send.
+    // Returns true while this process may send.
     virtual bool may_send() const noexcept = 0;
 
     virtual void has_taken(DestinationHome& home) = 0;
     virtual void has_lost(DestinationHome& home) = 0;
-    // Its look has found events, of any destination.
+    // A look of the destination has found events, of any destination.
     virtual void has_found(DestinationHome& home) = 0;
-    // It has read events of its own.
+    // The destination has read events of its own.
     virtual void has_selected(DestinationHome& home) = 0;
-    // It has found nothing for itself. Returns true if it shall go on looking, and false if another
-    // one does.
+    // The destination has found nothing for itself. Returns true if it must go on looking, and
+    // false if another one does.
     virtual bool goes_on_looking(DestinationHome& home) = 0;
 
   protected:
@@ -75,7 +80,7 @@ struct DestinationHost {
 class DestinationHome final : private WindowReader::Owner, private Watcher {
   public:
     enum class State { elsewhere, taking, beginning, serving, misconfigured };
-    // Events in flight may end, and the cursor is saved. Then the destination starts over with new
+    // Lets events in flight end, and saves the cursor. Then the destination starts over with new
     // options, or the program ends.
     enum class Ending { none, to_start_over, for_good };
 
@@ -88,36 +93,36 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     std::int32_t number() const noexcept { return row_.number; }
     const std::string& name() const noexcept { return row_.name; }
     State state() const noexcept { return state_; }
-    // Set while the token is ours, as far as we know.
+    // Set while the token belongs to this process, as far as it knows.
     const std::optional<calls::Held>& held() const noexcept { return held_; }
     const std::vector<std::string>& patterns() const noexcept { return row_.patterns; }
-    // The end of the last look, if it found nothing for this destination, and nothing has happened
-    // since.
+    // Returns the end of the last look, if it found nothing for this destination and nothing has
+    // happened since. Otherwise nullptr.
     const Snapshot* idle_frontier() const noexcept;
-    // A look is under way.
+    // Returns true while a look is under way.
     bool looks_now() const noexcept {
         return state_ == State::serving && looks_ && !relay_.in_window();
     }
-    // Whether it looks again by itself.
+    // Returns true if the destination looks again without being told.
     bool is_looking() const noexcept;
     bool is_paused() const noexcept { return paused_; }
     bool holds_keys() const noexcept;
 
-    // The destination is free, and is taken at this time.
+    // The destination is free, and must be taken at this time.
     void take_at(Micros when);
     // The row may have changed.
     void configure(const calls::DestinationRow& row);
     // The settings have changed.
     void start_over_if_held();
-    // No look is due before committed().
+    // Do not look before committed() is called.
     void stand_by() noexcept;
-    // A window after idle_frontier() has none of its events. Returns false if that cannot be said
-    // now.
+    // A probe found no event of the destination in a window after idle_frontier(). Returns false if
+    // this is not certain now.
     bool pass(const calls::Probed& window);
     // There may be new events, retries or decisions of operators.
     void committed();
     void follow();
-    // Stops delivering. `forget`: the token is not ours any more.
+    // Stops delivering, and gives up the token.
     void release();
     void start_over(Micros pause);
     // Lets what is in flight end, and saves.

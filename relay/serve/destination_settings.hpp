@@ -1,4 +1,4 @@
-// What the settings and the row of a destination mean for its relay.
+// Makes the settings of a relay from the settings of its database and the row of its destination.
 #pragma once
 
 #include <string>

@@ -1,5 +1,22 @@
-// The loop. One thread waits for all connections and all sinks; statements and requests only begin
-// here, and end in a later turn.
+// The loop of outbox-relay. One thread runs everything in relay/serve and relay/database, and all
+// sinks. It never blocks: statements and requests begin in one turn, and end in a later one.
+//
+// A turn first calls step() of each database, which starts what is due and gives each destination
+// its turn. Then Poller::wait() waits for all connections and all sinks, and calls the owners of
+// those that are ready. Answers of statements arrive in one of the two. The loop changes these objects:
+//
+//   Server               poller, budget of memory, published figures
+//     DatabaseHome       control connection, lease, pool of connections, the scout
+//       DestinationHome  token, cursor, the relay with its sink, events read ahead
+//
+// None of this has a lock, because no other thread touches it. Other threads only share:
+//
+//   Connector    a thread for each attempt to connect; hands over the connection (connector.hpp)
+//   HttpServer   two threads; they read the figures that were published last (figures.hpp), and log
+//   sinks        a library may have threads of its own, behind the sink's descriptor
+//
+// End. After SIGTERM the loop turns until each database has let its batches in flight end, has
+// saved the cursors and given up its lease, or shutdown_timeout is over.
 #include "relay/serve/serve.hpp"
 
 #include <malloc.h>
@@ -21,7 +38,7 @@ namespace {
 
 constexpr Micros figures_interval = seconds(1);
 
-// SIGTERM and SIGINT.
+// Waits for SIGTERM and SIGINT.
 class StopSignal final : private Watcher {
   public:
     explicit StopSignal(Poller& poller) : poller_(poller) {
@@ -29,7 +46,7 @@ class StopSignal final : private Watcher {
         sigemptyset(&signals);
         sigaddset(&signals, SIGTERM);
         sigaddset(&signals, SIGINT);
-        // Until they are read, they must not end the process.
+        // They must not end the process before they are read.
         pthread_sigmask(SIG_BLOCK, &signals, nullptr);
         descriptor_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
         poller_.watch(descriptor_, EPOLLIN, *this);
@@ -144,7 +161,7 @@ int serve(const RelayConfig& config, Log& log, Figures& figures) {
     try {
         code = Server(config, log, figures).run();
     } catch (const std::bad_alloc&) {
-        // What was in flight is delivered again from the saved cursors.
+        // Events in flight are delivered again, from the saved cursors.
         log.write(LogLevel::error, {}, "out of memory");
     }
     // A thread of libpq that still tries to connect would run into the exit handlers.

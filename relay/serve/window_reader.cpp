@@ -234,7 +234,8 @@ void WindowReader::learn_size(const EventRows& rows) noexcept {
 // Reading
 // -------------------------------------------------------------------------------------------------
 
-// The row at a place may be another one than when the place was found, but then it is none of ours.
+// The row at a place may have changed since the place was found, but then the event is not one of
+// ours.
 bool WindowReader::is_wanted(Fetch& fetch, std::int64_t position) const {
     if (std::binary_search(recorded_.begin(), recorded_.end(), position))
         return false;

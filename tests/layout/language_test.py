@@ -110,6 +110,7 @@ class Rooms(unittest.TestCase):
                 file.write_text("".join(f"{mark}{sentence}\n{mark.strip()}\n" for sentence in sentences))
             said = io.StringIO()
             with (
+                mock.patch.object(language, "LIMIT", 6),
                 mock.patch.object(language, "LIMITS", limits),
                 mock.patch.object(sys, "argv", ["language.py", *arguments, folder]),
                 contextlib.redirect_stdout(said),

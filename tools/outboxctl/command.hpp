@@ -66,7 +66,7 @@ class Command {
     std::function<void()>* chosen_;
 };
 
-// Of a command that takes none.
+// For a command without arguments.
 struct NoArguments {};
 
 // Adds a command. bind(command, arguments) declares its options as members of an `Arguments`, which

@@ -1,4 +1,4 @@
-// What the console asks databases. All answers are JSON, which PostgreSQL makes.
+// Queries of the console. All answers are JSON, which PostgreSQL makes.
 #pragma once
 
 #include <mutex>

@@ -1,4 +1,4 @@
-// Who may use the console: the token, and the sessions of browsers that know it.
+// Access to the console: the token, and the sessions of browsers that have presented it.
 #pragma once
 
 #include <chrono>

@@ -41,8 +41,8 @@ static void run_edition_script(Session& session) {
     session.run_script(script.c_str() + first);
 }
 
-// Returns the version that was there before; empty if none. What is not committed when the session
-// ends is rolled back.
+// Returns the version that was there before, or an empty string. If the session ends before COMMIT,
+// everything is rolled back.
 static std::string install_edition(Session& session) {
     session.run_script(prepare);
     std::string from;

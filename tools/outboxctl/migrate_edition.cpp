@@ -99,7 +99,7 @@ std::string migrate(Session& session, const Migration& migration) {
     begin(session, migration);
     refuse_if_impossible(session);
     lock(session);
-    refuse_if_impossible(session);  // what has happened until now
+    refuse_if_impossible(session);  // again, because something may have changed
     std::unique_ptr<NewFile> file;
     if (!migration.credentials.empty()) {
         const Result secrets = session.query("SELECT outbox_migration.credentials()");

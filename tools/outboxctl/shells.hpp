@@ -1,4 +1,4 @@
-// What shells and man know of the commands, made from their declarations.
+// Completions for shells and a page for man, made from the declarations of the commands.
 #pragma once
 
 #include <CLI/CLI.hpp>

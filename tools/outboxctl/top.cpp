@@ -53,7 +53,7 @@ class Screen {
 class Rates {
   public:
     void look(double counter, Clock::time_point now) {
-        // A counter that has fallen has started anew.
+        // A counter that has fallen has started again from 0.
         if (known_) {
             const double seconds = std::chrono::duration<double>(now - at_).count();
             rates_.push_back(counter < counter_ ? 0 : (counter - counter_) / seconds);

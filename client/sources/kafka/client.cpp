@@ -14,11 +14,11 @@
 
 namespace inbox::kafka {
 
-// Handles that were given up and have not ended. There must not be ever more of them.
+// Handles that were given up and have not ended. Their number must not grow without a limit.
 static std::atomic<int> given_up = 0;
-static constexpr int max_given_up = 8;
-static constexpr std::chrono::seconds max_destruction{1};
-// Also of the library that is found at run time.
+static constexpr int most_given_up = 8;
+static constexpr std::chrono::seconds longest_destruction{1};
+// Checked at run time, because an older library may be found then.
 static constexpr int oldest_version = 0x02000000;
 
 // -------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Configuration {
         if (!value.empty())
             set(name, value);
     }
-    // For properties that old versions do not have.
+    // Old versions do not have this property.
     void set_if_known(const char* name, const char* value) {
         rd_kafka_conf_set(conf_, name, value, nullptr, 0);
     }
@@ -104,7 +104,7 @@ void configure(Configuration& conf, const KafkaOptions& options) {
     conf.set_if_known("fetch.queue.backoff.ms", "20");
     conf.set("socket.nagle.disable", "true");
     conf.set("socket.keepalive.enable", "true");
-    // Topics and partitions that are new are found after at most this time.
+    // New topics and partitions are found after at most this time.
     conf.set("topic.metadata.refresh.interval.ms", "30000");
     conf.set("log.queue", "true");
     configure_security(conf, options);
@@ -147,7 +147,8 @@ Client::Client(const KafkaOptions& options, int wake) {
 }
 
 // Before 2.2 the library aborts the process (its issue 4381) when a handle ends between the group's
-// answer to its join and the first assignment. A handle that has heard of a cluster may be there.
+// answer to its join and the first assignment. Any handle that has reached a cluster may be in this
+// state.
 bool Client::can_be_destroyed() const {
     constexpr int first_safe_version = 0x02020000;
     if (was_assigned_ || rd_kafka_version() >= first_safe_version)
@@ -177,8 +178,8 @@ Client::~Client() {
         });
         const std::future<void> destroyed = destroy.get_future();
         std::thread(std::move(destroy)).detach();
-        destroyed.wait_for(max_destruction);
-    } catch (...) {  // there is no thread to be had: it stays as it is, and is counted
+        destroyed.wait_for(longest_destruction);
+    } catch (...) {  // no thread could be started: the handle is leaked, and stays counted
     }
 }
 

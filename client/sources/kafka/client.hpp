@@ -1,7 +1,7 @@
 // A consumer handle of librdkafka: its configuration, its two queues, and its end.
 //
-// The library has a thread for each broker, in which all signals are blocked. It calls nothing of
-// ours: what it has to say waits in `events`, and records wait in `records`.
+// The library has a thread for each broker, in which all signals are blocked. It calls no function
+// of ours: its events wait in `events`, and records wait in `records`.
 #pragma once
 
 #include <librdkafka/rdkafka.h>
@@ -28,21 +28,21 @@ class Client {
     // `wake` is an eventfd, which becomes readable when a queue has something. Throws SourceError,
     // not transient, if the library refuses a property.
     Client(const KafkaOptions& options, int wake);
-    // Does not wait for long: a thread of the library may be caught in a name server that does not
-    // answer. The handle then ends beside us.
+    // Waits for at most a second: a thread of the library may be stuck in a name server that does
+    // not answer. The handle then ends in a thread of its own.
     ~Client();
     Client(const Client&) = delete;
     Client& operator=(const Client&) = delete;
 
     rd_kafka_t* get() const noexcept { return handle_; }
-    // Must be read all the time: a process that does not read it is dead for the group.
+    // Must be read all the time. The group regards a process that does not read it as dead.
     rd_kafka_queue_t* events() const noexcept { return events_; }
-    // Need not be read: the library fetches no more when it holds enough.
+    // Need not be read: the library stops fetching when it holds enough.
     rd_kafka_queue_t* records() const noexcept { return records_; }
 
     // Must be called before a partition is assigned.
     void forward_records(const char* topic, std::int32_t partition) const;
-    // Must be called when the group has assigned something, if only an empty list.
+    // Must be called when the group has assigned partitions, even an empty list.
     void has_been_assigned() noexcept { was_assigned_ = true; }
 
   private:

@@ -197,7 +197,7 @@ void Partitions::ack(std::span<const Delivery> deliveries) {
     }
 }
 
-// From the last to the first, so that they are in their order at the front.
+// Goes from the last to the first, so that they are in order at the front.
 void Partitions::nack(std::span<const Delivery> deliveries) {
     for (auto delivery = deliveries.rbegin(); delivery != deliveries.rend(); ++delivery) {
         const Handle handle = parse_handle(delivery->handle);

@@ -1,12 +1,12 @@
-// The partitions that a process has, and what became of their records.
+// The partitions that a process has, and the state of their records.
 //
 // Records of a partition are read in the order of their offsets and settled in any order. The
-// position of a partition is the offset of the first record that is not settled: it is what may be
+// position of a partition is the offset of the first record that is not settled, and may be
 // committed. A record that is given back waits here for the next take(), before all that were read
 // later.
 //
-// A partition gets a new number each time it is assigned, and when its position is moved. No other
-// one of the process ever has it. Records bear it in their handle, so that what is settled too late
+// A partition gets a new number each time it is assigned, and when its position is moved. The
+// number is unique in this process. Handles of records contain it, so settling a record too late
 // changes nothing.
 //
 // Not thread-safe. Times are those of records; nothing here reads a clock.
@@ -40,9 +40,9 @@ struct PlacedOffset {
 
 class Partitions {
   public:
-    // Most records of a partition from its position on. One that is not settled for long would
-    // otherwise let them grow without bound.
-    static constexpr std::size_t max_unsettled = 50'000;
+    // Limit for the records of a partition from its position on. Without it they would grow without
+    // bound behind a record that is not settled.
+    static constexpr std::size_t most_unsettled = 50'000;
 
     explicit Partitions(std::string subscription) : subscription_(std::move(subscription)) {}
 
@@ -51,41 +51,41 @@ class Partitions {
     void add(const Place& place, std::int64_t begin, Time saved = {});
     // Drops the records that wait, and forgets the others.
     void remove(const Place& place);
-    // Ignored for a place that is not there.
+    // Ignored for a place that is not assigned.
     void move(const Place& place, std::int64_t to, Time time);
     std::vector<Place> places() const;
 
-    // Ignores a record of a place that is not there, and one that was read before. Returns false
+    // Ignores a record of a place that is not assigned, and one that was read before. Returns false
     // if the partition must be paused.
     bool read(const Place& place, std::int64_t offset, Delivery delivery);
-    // Tells that there is no record before this offset.
+    // There is no record before this offset.
     void passed(const Place& place, std::int64_t offset);
-    // Places for passed(): at least one record was read, and all that were are settled.
+    // Returns places for passed(): at least one record was read, and all were settled.
     std::vector<Place> idle() const;
-    // Paused places that may go on. They are not paused any more.
+    // Returns paused places that may go on, and regards them as resumed.
     std::vector<Place> take_resumed();
 
     std::vector<Delivery> take(std::size_t most);
     void ack(std::span<const Delivery> deliveries);
     void nack(std::span<const Delivery> deliveries);
 
-    // Drops the records that wait, and those that are given back from now on.
+    // Drops the records that wait, and those that are given back later.
     void recall(const Place& place);
-    // Also true for records of places that are not there any more.
+    // Also true for records of places that are no longer assigned.
     bool is_recalled(const Delivery& delivery) const;
-    // Whether a record is handed out.
+    // Returns true if a record is handed out.
     bool has_begun(const Place& place) const;
 
-    // Positions that have changed since they were last taken, or failed.
+    // Returns positions that have changed since they were last taken, or whose commit has failed.
     std::vector<PlacedOffset> take_uncommitted();
     void commit_failed(const Place& place);
-    // As Source::positions() and moved_positions() say. A transaction that applies deliveries saves
-    // the position that they will lead to if it commits.
+    // For Source::positions() and moved_positions(). A transaction that applies deliveries saves
+    // the position that is reached when it commits.
     std::vector<Position> positions(std::span<const Delivery* const> deliveries);
     std::vector<Position> moved_positions();
 
     std::string name_of(const Place& place) const;
-    // -1 if it is not known.
+    // Returns -1 if it is not known.
     std::int64_t position_of(const Place& place) const;
     std::size_t size() const { return partitions_.size(); }
     std::size_t waiting() const { return waiting_.size(); }
@@ -102,7 +102,7 @@ class Partitions {
     struct Partition {
         std::uint64_t number = 0;
         std::deque<Entry> entries{};  // from the position on
-        std::int64_t next = -1;       // behind the last record that was read
+        std::int64_t next = -1;       // after the last record that was read
         std::size_t out = 0;
         std::int64_t committed = -1;
         std::int64_t saved = -1;  // offset that moved_positions() returned

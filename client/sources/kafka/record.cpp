@@ -53,7 +53,7 @@ static void rename(Headers& headers, const std::string& from, const std::string&
     }
 }
 
-// Kafka's binding of CloudEvents has an underscore where that of HTTP has a hyphen.
+// The Kafka binding of CloudEvents has an underscore where the HTTP binding has a hyphen.
 static void name_attributes_of_cloud_event(Headers& headers) {
     if (!headers.contains("ce_id") || !headers.contains("ce_specversion"))
         return;
@@ -63,8 +63,8 @@ static void name_attributes_of_cloud_event(Headers& headers) {
     headers = std::move(renamed);
 }
 
-// The router names the id of the event `id`, and everything else as its configuration says: the
-// documentation of Debezium has eventType, docs/debezium.md has our names.
+// The router calls the id of the event `id`. The names of all other headers are configurable:
+// Debezium's documentation has eventType, docs/debezium.md has our names.
 static bool name_headers_of_debezium(Headers& headers) {
     const auto id = headers.find("id");
     if (id == headers.end() || !is_uuid(id->second) || headers.contains("event_id"))
@@ -78,7 +78,7 @@ static bool name_headers_of_debezium(Headers& headers) {
 
 static void complete_from_debezium(Event& event) {
     if (event.aggregate_id.empty())
-        event.aggregate_id = event.ordering_key;  // the router's default
+        event.aggregate_id = event.ordering_key;  // default of the router
     if (const auto found = event.headers.find("source_event_id");
         found != event.headers.end() && is_uuid(found->second)) {
         event.source_event_id = found->second;
@@ -87,8 +87,8 @@ static void complete_from_debezium(Event& event) {
     take_headers(event);
 }
 
-// A topic that is created again counts its offsets from 0 again, and another cluster has its own.
-// The timestamp tells such records apart.
+// If a topic is created again, its offsets start from 0 again, and another cluster has its own
+// offsets. The timestamp tells such records apart.
 static std::string name_of(const Record& record) {
     return std::to_string(record.offset) + '@' + std::to_string(record.timestamp);
 }

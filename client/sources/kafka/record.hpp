@@ -25,7 +25,7 @@ struct Record {
 
 Record record_of(const rd_kafka_message_t& message);
 
-// `source` is the subscription. The handle is empty.
+// `source` is the subscription. The handle stays empty.
 Delivery delivery_from(Record record, const std::string& source);
 
 }  // namespace inbox::kafka

@@ -17,16 +17,16 @@ namespace inbox::kafka {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Records that wait for receive(), beside those in the library's queue.
-static constexpr std::size_t max_waiting = 1000;
-static constexpr std::size_t max_waiting_bytes = 4 << 20;
+// Records that wait for receive(), in addition to those in the library's queue.
+static constexpr std::size_t most_waiting = 1000;
+static constexpr std::size_t most_waiting_bytes = 4 << 20;
 static constexpr std::size_t records_at_once = 32;
-// How long the thread sleeps at most.
-static constexpr milliseconds max_sleep{500};
-static constexpr milliseconds max_question{10'000};
-// In a rebalance a commit waits for its end, but not longer.
-static constexpr seconds max_rebalance{10};
-// An error that goes on is logged this often.
+// The thread sleeps at most this long.
+static constexpr milliseconds longest_sleep{500};
+static constexpr milliseconds longest_question{10'000};
+// In a rebalance a commit waits for its end, but at most this long.
+static constexpr seconds longest_rebalance{10};
+// A lasting error is logged this often.
 static constexpr seconds between_warnings{30};
 
 static List new_list(std::size_t size) {
@@ -201,7 +201,7 @@ KafkaStats Session::stats() const {
 // Seeking
 // -------------------------------------------------------------------------------------------------
 
-// A reset is carried out once, so it must not reach only a part of the group.
+// A reset is carried out once, so it must reach the whole group.
 void Session::check_has_all(const std::vector<Place>& places) const {
     std::map<std::string, int> ours;
     for (const Place& place : places)
@@ -237,7 +237,7 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
         std::int64_t low = 0, offset = each.offset;
         if (!code)
             code = each.err;
-        if (!code && offset < 0)  // nothing is that late: it goes on at the end
+        if (!code && offset < 0)  // no record is that late: go on at the end
             code = rd_kafka_query_watermark_offsets(client_->get(), each.topic, each.partition,
                                                     &low, &offset, max_question.count());
         if (code)
@@ -360,7 +360,8 @@ void Session::serve(rd_kafka_event_t* event) {
     }
 }
 
-// Waiting cannot repair these. But they may pass: brokers that start do not know all users yet.
+// Waiting cannot repair these errors. But brokers that start do not know all users at first, so
+// they may pass.
 static bool is_refusal(rd_kafka_resp_err_t code) {
     switch (code) {
         case RD_KAFKA_RESP_ERR__AUTHENTICATION:
@@ -377,7 +378,7 @@ static bool is_refusal(rd_kafka_resp_err_t code) {
 
 void Session::explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal) {
     std::string message = text != nullptr ? text : rd_kafka_err2str(code);
-    // It sends a wrong nonce (librdkafka issue 4895).
+    // Before 2.6.1, librdkafka sends a wrong nonce (librdkafka issue 4895).
     constexpr int first_version_with_scram = 0x020601ff;
     if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && options_.sasl_mechanism.starts_with("SCRAM") &&
         rd_kafka_version() < first_version_with_scram)
@@ -453,8 +454,8 @@ static std::optional<std::int64_t> offset_of(const std::string& text) {
     return offset;
 }
 
-// Returns false if the database does not answer. The group waits for us that long, and goes on
-// without us when its patience is at an end.
+// Returns false if the database does not answer. The group waits for this process meanwhile, and
+// goes on without it after its timeout.
 bool Session::load_saved(std::map<Place, Position>& saved) {
     std::map<std::string, Place> places;
     for (const rd_kafka_topic_partition_t& each : elements(*to_assign_))
@@ -534,7 +535,8 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
         note_passed();
         std::vector<PlacedOffset> offsets;
         {
-            // Also what is committed at this moment: that may fail, and nobody would repeat it.
+            // Includes positions that are being committed, because that commit may fail and would
+            // not be repeated.
             const std::lock_guard lock(mutex_);
             for (const rd_kafka_topic_partition_t& each : elements(list))
                 if (const std::int64_t position = partitions_.position_of(place_of(each));
@@ -543,7 +545,7 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
         }
         commit(offsets);
     }
-    // After a partition is given up, the library assigns what is new, and then joins once more.
+    // After a partition is given up, the library assigns new ones, and then joins once more.
     joins_again_ = is_cooperative(client_->get()) && !lost_;
     wait_for_the_group();
     lost_ = false;
@@ -552,7 +554,7 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
         for (const rd_kafka_topic_partition_t& each : elements(list))
             partitions_.remove(place_of(each));
     }
-    // It waits for the commit before it tells the group.
+    // The library waits for the commit before it tells the group.
     rd_kafka_t* const handle = client_->get();
     std::string error;
     if (is_cooperative(handle))
@@ -567,7 +569,7 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
 // Records
 // -------------------------------------------------------------------------------------------------
 
-// Returns true if there may be more, and room for them.
+// Returns true if there may be more records, and room for them.
 bool Session::read_records() {
     for (std::size_t read = 0; read < max_waiting;) {
         {
@@ -644,7 +646,7 @@ void Session::commit_if_due() {
     commit(offsets);
 }
 
-// Markers of transactions have offsets and are never delivered. Without this the last one would
+// Markers of transactions have offsets, but are never delivered. Without this, the last one would
 // count as lag.
 void Session::note_passed() {
     std::vector<Place> idle;
@@ -663,8 +665,9 @@ void Session::note_passed() {
             partitions_.passed(place_of(each), each.offset);
 }
 
-// A commit whose connection is lost is sent again by the library, and would overwrite a later one that
-// was answered before. So there is one at a time, but for the last one of partitions that are given up.
+// If its connection is lost, the library sends a commit again. It would overwrite a later one that
+// was answered before. So only one commit is under way at a time, except for the last one of
+// partitions that are given up.
 void Session::commit(const std::vector<PlacedOffset>& offsets) {
     if (offsets.empty())
         return;
@@ -672,7 +675,7 @@ void Session::commit(const std::vector<PlacedOffset>& offsets) {
     const auto refused =
         rd_kafka_commit_queue(client_->get(), list.get(), client_->events(), nullptr, nullptr);
     const std::lock_guard lock(mutex_);
-    if (refused) {  // then there is no answer
+    if (refused) {  // there will be no answer
         for (const PlacedOffset& each : offsets)
             partitions_.commit_failed(each.place);
         return;
@@ -681,8 +684,8 @@ void Session::commit(const std::vector<PlacedOffset>& offsets) {
     stats_.commits++;
 }
 
-// The next commit comes when the rebalance is over. If commits went on, one would come to the group
-// with the generation before, and the library would then take its partitions for lost.
+// Delays the next commit until the rebalance is over. A commit in between would name the previous
+// generation, and the library would then regard its partitions as lost.
 void Session::wait_for_the_group() {
     commit_at_ = Clock::now() + max_rebalance;
 }
@@ -711,7 +714,7 @@ void Session::committed(rd_kafka_event_t* event) {
 // The end
 // -------------------------------------------------------------------------------------------------
 
-// Returns true when the thread may end.
+// Returns true if the thread may end.
 bool Session::leave() {
     std::optional<Clock::time_point> by;
     {

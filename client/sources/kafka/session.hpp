@@ -1,15 +1,29 @@
 // One membership in the consumer group, from open() to close(), and its thread.
 //
-// Protocol. Only the thread talks to the group: it reads both queues, assigns and unassigns,
-// commits and seeks. It never waits for a handler: while one is slow, the thread goes on polling. Other
-// threads change `partitions_` under the mutex and wake the thread. The exceptions are questions of
-// seek() and stats(), which librdkafka allows in any thread.
+// Threads:
 //
-// A partition that must be given up goes through these steps: its records that wait are dropped;
-// recall() takes those back that no handler has begun with; the thread waits until the others are
-// settled, up to revoke_limit; then it commits the position and unassigns. A handler that takes
+//   thread of the session  only it talks to the group: it reads both queues, assigns and unassigns,
+//                          commits and seeks. It never waits for a handler: while one is slow, the
+//                          thread goes on polling.
+//   other threads          receive(), ack(), nack() and positions() change `partitions_` under the
+//                          mutex and wake the thread. seek() and stats() also ask the library,
+//                          which allows that in any thread. seek() then leaves `seek_`, and waits
+//                          until the thread has done it.
+//   threads of librdkafka  do not run our code; their events and records wait in the queues
+//
+// A turn of the thread: events (rebalances, results of commits, errors), partitions to assign,
+// partitions to give up, a seek, records, the commit that is due. It takes the mutex for each
+// change of the shared members, and keeps it during a seek, so that no record from before is handed
+// out.
+//
+// A partition that must be given up goes through these steps. Its records that wait are dropped,
+// and recall() takes back those that no handler has begun with. The thread waits until the others
+// are settled, up to revoke_limit. Then it commits the position and unassigns. A handler that takes
 // longer commits to the database beside the next owner of the partition, which waits for that
 // transaction in inbox.begin_events().
+//
+// End. close() sets `close_by_` and waits for the thread. The thread commits, leaves the group, and
+// serves its last rebalance, until the library has closed the consumer or `close_by_` has passed.
 #pragma once
 
 #include <atomic>
@@ -27,7 +41,7 @@
 
 namespace inbox::kafka {
 
-// What sessions of a source share.
+// Shared by the sessions of a source.
 struct Membership {
     KafkaOptions options;
     std::string subscription;
@@ -111,7 +125,7 @@ class Session {
     KafkaStats stats_;
     std::optional<Failure> failure_;
     Seek* seek_ = nullptr;
-    bool wants_recall_ = true;  // of what an earlier session has handed out
+    bool wants_recall_ = true;  // of deliveries that an earlier session has handed out
     bool starved_ = false;      // the thread has left records because too many wait
     std::optional<Clock::time_point> close_by_;
     bool ended_ = false;

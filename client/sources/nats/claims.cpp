@@ -13,18 +13,18 @@ using outbox::Micros;
 
 static constexpr const char* acknowledge = "+ACK";
 static constexpr const char* at_once = "-NAK";
-// A message that has to wait for an earlier one is not requested at once.
+// Pause before a message that has to wait for an earlier one is sent again.
 static constexpr const char* in_a_while = "-NAK {\"delay\":100000000}";
 static constexpr const char* in_progress = "+WPI";
 
-static constexpr std::size_t max_awaited = 10'000;  // keys; then old ones are looked for
+static constexpr std::size_t most_awaited = 10'000;  // above this, it looks for old ones
 
 static std::uint64_t sequence_of(const Delivery& delivery) {
     const std::optional<Place> place = place_of(delivery.handle);
     return place ? place->sequence : 0;
 }
 
-// Whether an earlier message of this key has to come again first.
+// Returns true if an earlier message of this key has to come again first.
 bool Claims::must_wait(const std::string& key, std::uint64_t sequence, Micros now) {
     const auto found = awaited_.find(key);
     if (key.empty() || found == awaited_.end())
@@ -44,7 +44,7 @@ bool Claims::must_wait(const std::string& key, std::uint64_t sequence, Micros no
 void Claims::add(Delivery delivery, Micros now) {
     const std::uint64_t sequence = sequence_of(delivery);
     if (const auto held = held_.find(sequence); held != held_.end()) {
-        held->second.handle = delivery.handle;  // it was sent again though we hold it
+        held->second.handle = delivery.handle;  // the server sent it again all the same
         return;
     }
     if (must_wait(delivery.event.ordering_key, sequence, now)) {
@@ -63,7 +63,7 @@ std::vector<Delivery> Claims::take(std::size_t most) {
     return taken;
 }
 
-// Removes a message from those that are held. Returns the subject of its acknowledgement.
+// Removes a message from those held. Returns the subject of its acknowledgement.
 std::string Claims::part(std::uint64_t sequence, const std::string& handle) {
     const auto found = held_.find(sequence);
     if (found == held_.end())
@@ -89,7 +89,7 @@ void Claims::give_back(const Delivery& delivery, Micros now) {
     awaited_[delivery.event.ordering_key][sequence] = now + 2 * ack_wait_;
 }
 
-// Keys of messages that never came again are not looked at again by themselves.
+// Removes keys whose messages have never come again. Nothing else would look at them.
 void Claims::forget_awaited(Micros now) {
     for (auto& [key, awaited] : awaited_)
         std::erase_if(awaited, [&](const auto& one) { return one.second <= now; });

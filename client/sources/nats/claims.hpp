@@ -1,10 +1,10 @@
-// The messages of a consumer that this source holds: those waiting to be handed out, those handed out,
-// and the commands to send about them. Knows neither network nor threads.
+// The messages of a consumer that this source holds: those waiting to be handed out, those handed
+// out, and the commands to send about them. It uses neither network nor threads.
 //
-// Order. The server sends messages in their order, but one that was given back comes again behind later
-// ones. So the source remembers which messages of a key it has given back, and gives back what
-// arrives of this key before the first of them is there again. It stops waiting after a time, because
-// the message may have gone to another process, or left the stream.
+// Order. The server sends messages in order, but one that was given back comes again after later
+// ones. So the source remembers which messages of a key it has given back. Until the first of them
+// is there again, it also gives back what arrives of this key. It stops waiting after a time,
+// because the message may have gone to another process, or left the stream.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ class Claims {
     struct Command {
         std::string subject;  // of acknowledgements of the message
         std::string body;
-        bool settles = false;  // otherwise it only asks for more time
+        bool settles = false;  // otherwise it asks for more time
     };
 
-    // `ack_wait`: the time after which the server sends a message again.
+    // `ack_wait` is the time after which the server sends a message again.
     void set_ack_wait(outbox::Micros ack_wait) { ack_wait_ = ack_wait; }
 
     // Adds a message that has arrived.
@@ -43,7 +43,7 @@ class Claims {
 
     // Returns the commands to send now.
     std::vector<Command> next(outbox::Micros now);
-    // These could not be sent, or have no answer.
+    // Takes back commands that could not be sent, or have no answer.
     void again(std::vector<Command> commands);
     // Time at which next() will return commands if nothing else happens.
     outbox::Micros deadline() const;
@@ -64,7 +64,7 @@ class Claims {
 
     outbox::Micros ack_wait_ = outbox::seconds(30);
     std::deque<Delivery> buffered_;
-    std::map<std::uint64_t, Held> held_;  // by sequence, with those that are not handed out yet
+    std::map<std::uint64_t, Held> held_;  // by sequence, with those waiting
     Due due_;
     std::deque<Command> commands_;
     // Messages that were given back, by key and sequence, and until when they are waited for.

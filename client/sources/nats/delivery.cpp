@@ -9,11 +9,11 @@
 
 namespace inbox::nats {
 
-// $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<of the consumer>.<time>.<pending>, or with domain
-// and account before the stream, and perhaps more at the end.
+// $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<of the consumer>.<time>.<pending>, or with
+// domain and account before the stream, and perhaps with more parts at the end.
 std::optional<Place> place_of(std::string_view subject) noexcept {
     constexpr std::string_view prefix = "$JS.ACK.";
-    constexpr std::size_t short_form = 7, long_form = 9;  // parts behind the prefix
+    constexpr std::size_t short_form = 7, long_form = 9;  // number of parts after the prefix
     if (!subject.starts_with(prefix))
         return std::nullopt;
     subject.remove_prefix(prefix.size());

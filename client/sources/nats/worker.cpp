@@ -14,11 +14,11 @@ using outbox::Micros;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
-static constexpr int max_refusals = 3;
-// The server ends a pull after this time, and until then says at intervals that it is there.
+static constexpr int most_refusals = 3;
+// The server ends a pull after this time. Until then it sends heartbeats at this interval.
 static constexpr Micros pull_time = outbox::seconds(30), heartbeat = outbox::seconds(5);
-// The largest message that a server can be made to take, and its headers.
-static constexpr std::size_t max_message = 64 * 1024 * 1024 + 64 * 1024;
+// Largest message that a server can be configured to accept, with its headers.
+static constexpr std::size_t largest_message = 64 * 1024 * 1024 + 64 * 1024;
 
 Worker::Worker(Setup setup)
     : setup_(std::move(setup)),
@@ -79,12 +79,13 @@ bool Worker::is_settled() const noexcept {
     return !claims_.has_commands() && confirmations_.empty();
 }
 
-// Enters what has arrived, and does what can be done. Returns the time when there will be more to do.
+// Enters what has arrived, and does what can be done. Returns when there will be more to do.
 Micros Worker::work(Micros now) {
     take_arrived(now);
     if (phase_ == Phase::closing) {
         claims_.give_back_all();
-        // The server would send what is given back to a pull that waits. They end with the connection.
+        // The server would send what is given back to a waiting pull. Pulls end with the
+        // connection.
         if (!pulls_.empty()) {
             disconnect(now);
             connect_at_ = now;
@@ -173,7 +174,7 @@ void Worker::ask_for_consumer(Micros now) {
     answer_due_ = now + setup_.request_timeout;
 }
 
-// Returns why messages cannot be taken from it, or an empty text.
+// Returns why the source cannot use the consumer, or an empty text.
 static std::string unusable(const Json::Value& config) {
     if (!outbox::json_text(config, "deliver_subject").empty())
         return "it pushes messages; a pull consumer is needed";
@@ -232,8 +233,8 @@ std::uint64_t Worker::publish(const std::string& subject, const std::string& bod
     return request_;
 }
 
-// Messages of the stream bear the subject that they were published to. Which pull they answer is not
-// said; the server serves pulls in their order.
+// Messages of the stream have the subject that they were published to. They do not say which pull
+// they answer, but the server serves pulls in order.
 void Worker::take_message(const outbox::NatsInput& message, const Place& place) {
     arrived_.push_back(delivery_from(message, place, setup_.subscription));
     const Micros due = clock_.now() + 3 * heartbeat;
@@ -269,7 +270,7 @@ void Worker::on_message(const outbox::NatsInput& message) {
         take_status(pull, status, outbox::nats_status_text(message.headers));
 }
 
-// 100 says that the server is there; all others end the pull.
+// Status 100 is a heartbeat; all others end the pull.
 void Worker::take_status(std::map<std::uint64_t, Pull>::iterator pull, int status,
                          std::string_view text) {
     if (status == 100)
@@ -277,8 +278,8 @@ void Worker::take_status(std::map<std::uint64_t, Pull>::iterator pull, int statu
     pulls_.erase(pull);
     if (status == 404 || status == 408)
         return;
-    // Limits of the consumer are reached until messages are acknowledged; or it has gone, which the next
-    // question shows.
+    // The consumer has reached a limit until messages are acknowledged, or it has gone, which the
+    // next question will show.
     if (status == 409 && (text.starts_with("Exceeded Max") || text.find("Batch") != text.npos))
         return;
     trouble_ = "the server ended a request for messages: " + std::to_string(status) + ' ' +

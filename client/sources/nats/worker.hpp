@@ -1,12 +1,21 @@
-// The thread of a NATS source. It does all work on the network: connects, pulls, acknowledges, gives
-// back, asks for more time.
+// The thread of a NATS source. It does all work on the network: connects, pulls, acknowledges,
+// gives back, asks for more time.
 //
-// Protocol: as of SourceThread. The thread works on the network without the mutex, where the connection
-// calls on_message(), which only notes what has arrived; it enters that under the mutex, takes
-// commands from `claims_`, and sends them without it.
+// Protocol: as of SourceThread.
 //
-// Claims do not depend on a connection: when it is lost, commands that have no answer are sent over the
-// next one, and messages on their way come again after the consumer's ack_wait.
+//   under the mutex    claims_, is_known_: other threads take messages, and settle them
+//   only the thread    the connection; pulls_ and confirmations_, its requests without an answer;
+//                      arrived_, consumer_answer_, trouble_: notes of on_message() and on_error()
+//
+// A turn:
+//
+//   without the mutex  step_connection() reads; the connection calls on_message(), which only notes
+//   under the mutex    work() enters the notes in claims_, takes commands from there and sends them
+//   without the mutex  logs, and waits for the connection or for other threads
+//
+// Claims do not depend on a connection: when it is lost, commands that have no answer are sent over
+// the next one, and messages on their way come again after the consumer's ack_wait. At the end the
+// thread ends its pulls by a new connection, gives everything back, and waits for confirmations.
 #pragma once
 
 #include <cstdint>
@@ -109,7 +118,7 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     outbox::Micros answer_due_ = outbox::never;            // of that request
     std::map<std::uint64_t, Pull> pulls_;                  // by request
     std::map<std::uint64_t, Confirmation> confirmations_;  // by request
-    // What on_message() has noted.
+    // Notes of on_message() and on_error().
     std::vector<Delivery> arrived_;
     std::optional<std::string> consumer_answer_;
     bool no_responders_ = false;

@@ -20,7 +20,7 @@ void Call::start(const std::shared_ptr<grpc::Channel>& channel, std::chrono::mil
 
 grpc::Status Call::wait(const std::shared_ptr<grpc::Channel>& channel,
                         std::chrono::milliseconds limit) {
-    // The thread of gRPC may still be in set_value() when we go on.
+    // The thread of gRPC may still be in set_value() when the caller goes on.
     const auto answered = std::make_shared<std::promise<grpc::Status>>();
     start(channel, limit, [answered](const grpc::Status& status) { answered->set_value(status); });
     return answered->get_future().get();

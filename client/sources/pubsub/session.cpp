@@ -149,8 +149,8 @@ void Session::send(Lock& lock) {
             settlements_.done(batch->action);
             continue;
         }
-        // It stays in calls_ until answered(). If the callback owned it, too, a thread of gRPC could
-        // be the last to let go of the channel.
+        // It stays in calls_ until answered(). If the callback owned it, too, a thread of gRPC
+        // could be the last to let go of the channel.
         const std::shared_ptr<Call> call =
             batch->action == Action::ack
                 ? acknowledge(subscription_, batch->ack_ids)
@@ -180,7 +180,7 @@ bool Session::is_full(double part) const {
 bool Session::take(std::uint64_t stream, StreamingPullResponse& response) {
     const Lock lock(mutex_);
     const SteadyTime now = Clock::now();
-    if (stream != stream_number_) {  // it must end, and these came too late
+    if (stream != stream_number_) {  // the stream must end, and these messages came too late
         for (const ReceivedMessage& message : response.received_messages())
             settlements_.add(Action::nack, message.ack_id(), now);
         work_.notify_one();
@@ -241,7 +241,7 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     const SteadyTime now = Clock::now();
     if (now - stream_since_ >= good_life)
         pauses_.reset();
-    // The service ends streams now and then to move them. That needs no warning.
+    // The service ends streams now and then to move them, which needs no warning.
     const Level level = pauses_.steps() == 0 ? Level::debug : Level::warning;
     const std::chrono::milliseconds pause = pauses_.next();
     note(level, "the stream ended, and is opened again in " + std::to_string(pause.count()) +
@@ -250,8 +250,8 @@ void Session::stream_ended(std::uint64_t stream, const grpc::Status& status) {
     work_.notify_one();
 }
 
-// Ends the stream before messages are given back or a seek. Otherwise the service would send them
-// on a stream that is no longer read.
+// Ends the stream before messages are given back and before a seek. Otherwise the service would
+// send messages on a stream that nobody reads.
 void Session::end_stream(Lock& lock, Duration limit) {
     suspended_ = true;
     stream_number_++;
@@ -348,7 +348,7 @@ void Session::give_back(const std::string& ack_id, const std::string& key,
     leases_.remove(ack_id);
 }
 
-// These messages must not be received before the ones of their keys that were given back.
+// Gives back waiting messages of these keys, because earlier ones of the keys were given back.
 void Session::give_back_waiting(const std::set<std::string>& keys, SteadyTime now) {
     std::erase_if(waiting_, [&](const ReceivedMessage& message) {
         const std::string& key = message.message().ordering_key();
@@ -395,7 +395,7 @@ void Session::answered(Batch batch, const grpc::Status& status) {
             continue;
         }
         const bool transient = alone ? is_transient_reason(reason->second) : is_transient(status);
-        // The order in which the others will be confirmed is unknown, so these are not tried again.
+        // It is unknown in which order the others will be confirmed, so these are not tried again.
         if (batch.action == Action::extend && refuse(ack_id, transient, now))
             continue;
         (transient ? again : lost).ack_ids.push_back(ack_id);

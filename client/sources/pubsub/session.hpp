@@ -27,9 +27,9 @@
 // When the housekeeper has ended, `calls_` is empty and `streams_alive_` is 0, no callback refers
 // to the session any longer. close() waits for that, so the session may be destroyed after it.
 //
-// The session is the last to let go of the channel, so calls and streams let go of theirs before they
-// are reported as ended. If a thread of gRPC destroys the last channel of a process, that thread waits
-// for itself, and memory is used after it was freed (grpc/grpc pull request 32584).
+// The session is the last to let go of the channel, so calls and streams let go of theirs before
+// they are reported as ended. If a thread of gRPC destroys the last channel of a process, that
+// thread waits for itself, and memory is used after it was freed (grpc/grpc pull request 32584).
 #pragma once
 
 #include <condition_variable>

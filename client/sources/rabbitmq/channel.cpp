@@ -67,13 +67,13 @@ void Channel::ack(AmqpConnection& connection, Claims::Ack ack) {
     append_method(connection.output(), number, AMQP_BASIC_ACK_METHOD, &method);
 }
 
-// Messages are requeued by a request of their own: a quorum queue regards those that are left when a
-// channel ends as failed.
+// Requeues the messages by a request. A quorum queue counts those that are left when a channel ends
+// as failed.
 void Channel::close(AmqpConnection& connection) {
     std::string& out = connection.output();
     amqp_basic_cancel_t cancel{.consumer_tag = amqp_bytes(consumer_tag), .nowait = 1};
     append_method(out, number, AMQP_BASIC_CANCEL_METHOD, &cancel);
-    amqp_basic_nack_t nack{.delivery_tag = 0, .multiple = 1, .requeue = 1};  // 0: all of them
+    amqp_basic_nack_t nack{.delivery_tag = 0, .multiple = 1, .requeue = 1};  // tag 0 means all
     append_method(out, number, AMQP_BASIC_NACK_METHOD, &nack);
     append_channel_close(out, number);
     connection.flush();
@@ -193,8 +193,8 @@ void Channel::take_body(const Frame& frame) {
     body_left_ -= frame.payload.size();
 }
 
-// The server says that something is missing, forbidden or impossible, while the channel opens. Later it
-// closes a channel when an acknowledgement has taken too long.
+// The server says that something is missing, forbidden or impossible while the channel opens. Later
+// it closes a channel when an acknowledgement takes too long.
 void Channel::closed(AmqpConnection& connection, const Frame& frame) {
     const auto* close = connection.decoder().decode<amqp_channel_close_t>(frame);
     if (close == nullptr) {

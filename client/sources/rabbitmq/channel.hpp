@@ -2,11 +2,11 @@
 //
 //   open()    sends all requests at once; the server answers them in this order
 //   take()    takes each frame of the connection
-//   end()     why there is no consumer any more, if there is not
+//   end()     why it has ended, if it has
 //   close()   gives back what is not acknowledged
 //
-// The peer is not trusted: what it sends must be what this state allows, a body is read only if it is
-// within the limit, and a channel has at most so many messages that are not acknowledged.
+// The peer is not trusted. It may send only what is allowed in the present state, a body is read
+// only if it is within the limit, and the number of messages that are not acknowledged is limited.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace inbox::rabbitmq {
 
-// Where the reading of a stream begins.
+// Where a stream is read from.
 struct Begin {
     std::optional<std::int64_t> offset{};
     std::optional<Time> time{};  // if there is no offset
@@ -32,8 +32,8 @@ class Channel {
     enum class State { closed, opening, consuming, closing };
     struct End {
         enum class Kind {
-            lost,     // trying again may help
-            refused,  // by the server; the same next time, unless somebody changes something there
+            lost,       // trying again may help
+            refused,    // by the server, which will refuse again unless something changes there
             too_large,  // a message; the same each time
         };
         Kind kind;
@@ -46,15 +46,15 @@ class Channel {
     State state() const noexcept { return state_; }
     const std::optional<End>& end() const noexcept { return end_; }
 
-    // These append to the output of the connection. They may throw std::bad_alloc.
-    // `begin` is for streams.
+    // The functions below append to the output of the connection. They may throw std::bad_alloc.
+    // Only streams have `begin`.
     void open(outbox::AmqpConnection& connection, const std::optional<Begin>& begin);
-    // Appends messages that are complete.
+    // Appends messages that have arrived completely.
     void take(outbox::AmqpConnection& connection, const outbox::Frame& frame,
               std::vector<Message>& messages);
     void ack(outbox::AmqpConnection& connection, Claims::Ack ack);
     void close(outbox::AmqpConnection& connection);
-    // The connection has ended.
+    // To be called when the connection has ended.
     void forget();
 
   private:

@@ -75,7 +75,7 @@ void Claims::ack(std::span<const Delivery> deliveries) {
         }
 }
 
-// From the last to the first, so that they are in their order at the front.
+// Goes from the last to the first, so that they are in order at the front.
 void Claims::nack(std::span<const Delivery> deliveries) {
     for (auto delivery = deliveries.rbegin(); delivery != deliveries.rend(); ++delivery)
         if (const auto found = find_out(*delivery); found != held_.end()) {
@@ -84,7 +84,7 @@ void Claims::nack(std::span<const Delivery> deliveries) {
         }
 }
 
-// One acknowledgement is enough for all that are before the first message which is still held.
+// One acknowledgement is enough for all messages before the first one that is still held.
 std::vector<Claims::Ack> Claims::take_acks() {
     std::vector<Ack> acks;
     const auto end = held_.empty() ? settled_.end() : settled_.lower_bound(held_.begin()->first);

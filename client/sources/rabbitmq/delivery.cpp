@@ -11,7 +11,7 @@ namespace inbox::rabbitmq {
 
 using outbox::text_of;
 
-// A later time would not fit into Time, and a message cannot be from the future anyway.
+// A later time would not fit into Time, and a message cannot be from the future.
 static constexpr std::uint64_t latest_second = 10'000'000'000;
 
 static std::optional<std::int64_t> integer_of(const amqp_field_value_t& value) {
@@ -51,7 +51,7 @@ static std::optional<std::string> header_text(const amqp_field_value_t& value) {
     return std::nullopt;
 }
 
-// The AMQP binding of CloudEvents has a colon or an underscore where that of HTTP has a hyphen.
+// The AMQP binding of CloudEvents has a colon or an underscore where the HTTP binding has a hyphen.
 static std::string attribute_name(std::string_view header) {
     for (const std::string_view prefix : {"cloudEvents:", "cloudEvents_"})
         if (header.starts_with(prefix))
@@ -67,7 +67,7 @@ static void take_header(Envelope& envelope, std::string_view name,
     } else if (name == "x-delivery-count") {
         envelope.failed_deliveries = number.value_or(0);
     } else if (name == "x-acquired-count") {
-        return;  // differs each time
+        return;  // different each time
     } else if (std::optional<std::string> text = header_text(value)) {
         if (name == "timestamp_in_ms" && number && *number >= 0 &&
             static_cast<std::uint64_t>(*number) < latest_second * 1000)
@@ -98,7 +98,7 @@ Delivery delivery_from(Message message, const std::string& source, const std::st
     std::string key;
     if (const auto found = envelope.attributes.extract("ordering_key"))
         key = found.mapped();
-    // The event type of a sender that knows nothing of our headers.
+    // A sender that does not know our headers sets the event type here.
     const bool has_type = envelope.attributes.contains("event_type") ||
                           envelope.attributes.contains("ce-type") || envelope.type.empty();
     const std::string id = envelope.offset                ? std::to_string(*envelope.offset)

@@ -19,7 +19,7 @@ struct Envelope {
     // These come from its properties.
     std::map<std::string, std::string> attributes{};
     std::string message_id{}, type{};
-    std::optional<Time> stamp{};           // that the broker or the sender has set
+    std::optional<Time> stamp{};           // set by the broker or the sender
     std::optional<std::int64_t> offset{};  // in its stream
     std::int64_t failed_deliveries = 0;    // as a quorum queue counts them
     std::size_t size = 0;
@@ -30,10 +30,10 @@ struct Message {
     std::string body{};
 };
 
-// May throw std::bad_alloc, as the next one.
+// These functions may throw std::bad_alloc.
 void take_properties(Envelope& envelope, const amqp_basic_properties_t& properties);
 
-// `source` is the subscription. A message of a queue that has no id gets the one of `unnamed`.
+// `source` is the subscription. A message of a queue that has no id gets `unnamed` as its id.
 Delivery delivery_from(Message message, const std::string& source, const std::string& unnamed,
                        Time now);
 

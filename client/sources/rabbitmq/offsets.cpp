@@ -47,16 +47,16 @@ std::optional<std::int64_t> Offsets::position() const {
     return entries_.empty() ? next_ : entries_.front().offset;
 }
 
-// pg_inbox saves an offset only if its time is later than the saved one, and times of messages may go
-// back.
+// pg_inbox saves an offset only if its time is later than the saved one, and times of messages may
+// go back.
 Position Offsets::position_at(std::int64_t offset, Time newest) {
     saved_ = offset;
     saved_at_ = std::max(newest, saved_at_ + std::chrono::microseconds(1));
     return {subscription_, std::to_string(offset), saved_at_};
 }
 
-// A transaction that is rolled back leaves saved_ too high. Its messages come again, and the next position
-// behind it is saved.
+// A transaction that is rolled back leaves saved_ too high. Its messages come again, and the next
+// position after it is saved.
 std::vector<Position> Offsets::positions(const std::set<std::int64_t>& applied) {
     Time newest = passed_at_;
     auto entry = entries_.begin();

@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Every new server has this user, with this password. It is no secret.
+// Every new server has a user with this name and this password, so it is not a secret.
 constexpr const char* guest = "guest";
 
 [[noreturn]] void refuse(const std::string& why) {

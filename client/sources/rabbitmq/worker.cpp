@@ -15,13 +15,13 @@ using outbox::Micros;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
-static constexpr int max_refusals = 3;
-// RabbitMQ sends the whole chunk of a stream that it has begun with.
-static constexpr std::size_t max_chunk = 65'535;
-// So many messages of a stream may be read from its position on; then no more are asked for.
-static constexpr std::size_t max_read_ahead = 50'000;
-// A server that sends and does not read must not make acknowledgements pile up.
-static constexpr std::size_t max_unsent = 1024 * 1024;
+static constexpr int most_refusals = 3;
+// RabbitMQ always sends the whole chunk of a stream.
+static constexpr std::size_t largest_chunk = 65'535;
+// If this many messages of a stream were read from its position on, the source asks for no more.
+static constexpr std::size_t most_read_ahead = 50'000;
+// A server that sends but does not read must not make acknowledgements pile up.
+static constexpr std::size_t most_unsent = 1024 * 1024;
 
 static constexpr const char* created_again =
     "; was it created again? inbox.reset_offset() sets where to begin";
@@ -141,7 +141,7 @@ RabbitmqStats Worker::stats() {
     return stats;
 }
 
-// Under the mutex.
+// Needs the mutex.
 void Worker::begin_claims() {
     claims_.begin_channel();
     offsets_.rewind();
@@ -194,7 +194,7 @@ void Worker::step_connection(Micros now) {
         channel_.take(*connection_, *frame, arrived_);
 }
 
-// Enters what has arrived, and does what can be done. Returns the time when there will be more to do.
+// Enters what has arrived, and does what can be done. Returns when there will be more to do.
 Micros Worker::work(Micros now) {
     if (std::exchange(wants_restart_, false) && stage_ != Stage::disconnected) {
         disconnect(now);
@@ -278,7 +278,7 @@ void Worker::ended(const Channel::End& end, Micros now) {
         lost(why, end.kind == Channel::End::Kind::refused, now);
 }
 
-// It would be the same next time.
+// Another attempt would end the same way.
 void Worker::give_up(const std::string& why, Micros now) {
     disconnect(now);
     is_known_ = false;
@@ -293,8 +293,8 @@ void Worker::open_channel(Micros now) {
     if (setup_.is_stream)
         begin = {
             .offset = offsets_.position(), .time = offsets_.time(), .at_end = setup_.starts_at_end};
-    // The message before the position is there, or it is not the same stream. RabbitMQ would wait without
-    // a word until the stream has grown up to the offset.
+    // Asks for the message before the position, because it must be there if this is the same
+    // stream. In another stream, RabbitMQ would wait silently until it has grown up to the offset.
     if (begin && begin->offset && *begin->offset > 0)
         asked_offset_ = --*begin->offset;
     channel_.open(*connection_, begin);
@@ -322,7 +322,7 @@ void Worker::take_arrived(Micros now) {
     changed_.notify_all();
 }
 
-// Returns why the source cannot go on with such a message, or an empty text.
+// Returns why the source cannot continue with such a message, or an empty text.
 std::string Worker::unusable(const Envelope& envelope) {
     if (!setup_.is_stream)
         return envelope.offset ? "the queue is a stream; set is_stream" : "";

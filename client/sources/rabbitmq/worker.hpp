@@ -1,12 +1,26 @@
 // The thread of a RabbitMQ source: connects, opens a channel, consumes, acknowledges.
 //
-// Protocol: as of SourceThread. Messages arrive in step_connection(), and are entered under the mutex in
-// work(). Whatever ends the channel ends the connection too, and the next one begins with new claims:
-// the broker sends again what was not acknowledged. Deliveries of an earlier channel are recalled, so that
-// no handler begins with them, and settling them changes nothing.
+// Protocol: as of SourceThread.
 //
-// seek() begins new claims at once, in the thread that calls it, and has the connection replaced; what
-// still arrives over the old one is dropped.
+//   under the mutex    claims_, offsets_, stats_, is_known_, wants_...: other threads take and
+//                      settle messages, and ask for positions
+//   only the thread    the connection, channel_ and arrived_
+//
+// A turn:
+//
+//   without the mutex  step_connection() reads, and the channel puts messages together in arrived_
+//   under the mutex    work() enters them in claims_ and offsets_, and sends acknowledgements
+//   without the mutex  logs, and waits for the connection or for other threads
+//
+// When the channel ends, the connection is closed, too. The next one begins with new claims: the
+// broker sends again what was not acknowledged. Deliveries of an earlier channel are recalled, so
+// that no handler begins with them, and settling them changes nothing.
+//
+// seek() begins new claims at once, in the thread that calls it, and sets `wants_restart_`. The
+// thread then replaces the connection, and drops what arrives over the old one.
+//
+// At the end the thread sends the acknowledgements, closes the channel, and waits for the answer
+// until close_by_. The broker gets the other messages back.
 #pragma once
 
 #include <chrono>
@@ -32,7 +46,7 @@ struct Setup {
     std::string queue;
     std::string subscription;
     bool is_stream = false;
-    bool starts_at_end = false;  // a stream without a saved offset
+    bool starts_at_end = false;  // if a stream has no saved offset
     std::uint16_t prefetch = 0;
     std::size_t max_message_size = 0;
     outbox::Micros retry_base = 0, retry_max = 0;
@@ -84,7 +98,7 @@ class Worker : public worker::SourceThread {
     void send_acks();
 
     const Setup setup_;
-    const std::string instance_;  // differs in each source
+    const std::string instance_;  // different in each source
 
     // These are guarded by the mutex.
     Claims claims_;
@@ -100,7 +114,7 @@ class Worker : public worker::SourceThread {
     std::vector<Message> arrived_;
     Stage stage_ = Stage::disconnected;
     bool has_worked_ = false;
-    bool has_unnamed_ = false;                  // the log says so
+    bool has_unnamed_ = false;                  // the log has a line about it
     std::optional<std::int64_t> asked_offset_;  // until a message of the stream has come
     int refusals_ = 0;                          // in a row
     outbox::Backoff pauses_;

@@ -1,7 +1,7 @@
-// The entries of one stream that this source holds: those waiting to be handed out, those handed out, and
-// those whose acknowledgement is not confirmed. Knows neither network nor threads.
+// The entries of one stream that this source holds: those waiting to be handed out, those handed
+// out, and those whose acknowledgement is not confirmed. It uses neither network nor threads.
 //
-// Order. Entries are handed out in the order of their ids. Redis cannot be told that an entry was given
+// Order. Entries are handed out in the order of their ids. Redis has no command to give an entry
 // back: it stays pending for this consumer. So an entry that is given back waits here again, before
 // later ones, and keeps its claim.
 #pragma once
@@ -22,10 +22,10 @@ class Claims {
   public:
     using Ids = std::vector<outbox::StreamId>;
 
-    // A claim is to be extended when this time has passed.
+    // A claim must be extended after this time.
     explicit Claims(outbox::Micros extension_interval) : interval_(extension_interval) {}
 
-    // Of an entry that is held, Redis has extended the claim by sending it again.
+    // Adds an entry. If it is held already, Redis has extended its claim by sending it again.
     void add(outbox::StreamId id, Delivery delivery, outbox::Micros now);
     std::size_t waiting() const { return waiting_.size(); }
     std::size_t waiting_bytes() const { return waiting_bytes_; }
@@ -36,23 +36,25 @@ class Claims {
     void ack(outbox::StreamId id);
     void nack(outbox::StreamId id, const Delivery& delivery);
 
-    // Ids to acknowledge, at most `most`, the oldest first. Each must come back by confirmed() or again().
+    // Returns the ids to acknowledge, at most `most`, the oldest first. Each must come back by
+    // confirmed() or again().
     Ids next_acks(std::size_t most);
     void confirmed(const Ids& ids);
     void again(const Ids& ids);
     bool has_acks() const { return !acks_.empty(); }
 
-    // Ids of claims to extend now. Each must come back by extended() or lost(). When Redis extends a claim is
-    // not known, only that it was before the answer: so the next interval begins with that.
+    // Returns the ids of claims to extend now. Each must come back by extended() or lost(). It is
+    // unknown when Redis extends a claim, except that it is before the answer. So the next interval
+    // begins when the answer has arrived.
     Ids next_extensions(std::size_t most, outbox::Micros now);
     void extended(const Ids& ids, outbox::Micros now);
     outbox::Micros next_extension() const;
-    // All of these have been held for so long, since they came or were last extended.
+    // The shortest time since an id of next_extensions() arrived or was last extended.
     outbox::Micros least_age() const { return interval_ - early(); }
-    // Another consumer has these, or they have left the stream.
+    // Another consumer has these entries, or they have left the stream.
     void lost(const Ids& ids);
 
-    // Forgets all that is not acknowledged, and returns its ids.
+    // Forgets all entries that are not acknowledged, and returns their ids.
     Ids give_back_all();
 
   private:
@@ -60,7 +62,7 @@ class Claims {
 
     void forget(outbox::StreamId id);
     void set_due(outbox::StreamId id, Due::iterator& due, outbox::Micros now);
-    // Claims that are due so soon are extended together with one that is due.
+    // Claims that are due within this time are extended together with one that is due.
     outbox::Micros early() const { return interval_ / 10; }
 
     const outbox::Micros interval_;

@@ -11,7 +11,7 @@ using outbox::RespValue;
 using outbox::StreamId;
 using Fields = std::map<std::string, std::string>;
 
-// [id, [name, value, ...]]; instead of the fields nil, if the entry has been deleted.
+// [id, [name, value, ...]]. Instead of the fields, a deleted entry has nil.
 static std::optional<Entry> entry_of(const RespValue& element) {
     const RespValue *id = element.at(0), *fields = element.at(1);
     const std::optional<StreamId> parsed = id != nullptr ? StreamId::parse(id->text) : std::nullopt;
@@ -36,7 +36,7 @@ static bool add_entries(Entries& result, const RespValue& entries) {
         return false;
     result.is_cut |= entries.is_cut;
     for (const RespValue& element : entries.elements) {
-        if (element.kind == RespValue::Kind::nil)  // Redis 6.2, of an entry that was deleted
+        if (element.kind == RespValue::Kind::nil)  // Redis 6.2, for a deleted entry
             continue;
         const std::optional<Entry> entry = entry_of(element);
         if (!entry && (element.is_cut || (element.at(0) != nullptr && element.at(0)->is_cut))) {
@@ -97,7 +97,7 @@ static std::string take(Fields& fields, const char* name) {
     return found ? found.mapped() : std::string();
 }
 
-// The sink writes CloudEvents with the names that other sinks use, but for "ce_" in place of "ce-".
+// The sink writes CloudEvents with the names of other sinks, except for "ce_" instead of "ce-".
 static Fields with_attribute_names(Fields fields) {
     if (!fields.contains("ce_specversion"))
         return fields;
@@ -108,7 +108,7 @@ static Fields with_attribute_names(Fields fields) {
     return named;
 }
 
-// The time of the id, if it has one.
+// Returns the time in the id, if it has one.
 static Time published_at(StreamId id, const Event& event) {
     constexpr std::uint64_t last = 253'402'300'800'000;  // the year 10000
     if (outbox::is_of_clock(id.ms) && id.ms < last)
@@ -127,7 +127,7 @@ Delivery delivery_from(const Entry& entry, const std::string& source, const std:
     }
     const bool is_cloud_event = fields.contains("ce_id");
     if (!fields.contains("ce_specversion"))
-        fields.erase("ce_id");  // of a document, which has it
+        fields.erase("ce_id");  // the document has it, too
     std::string body = take(fields, is_cloud_event ? "data" : "payload");
     std::string key = take(fields, "ordering_key");
     if (const auto found = fields.find("ce_partitionkey"); found != fields.end() && key.empty())

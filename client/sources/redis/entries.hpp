@@ -11,31 +11,31 @@
 
 namespace inbox::redis {
 
-// The answer must outlive it.
+// The answer must outlive the entry.
 struct Entry {
     outbox::StreamId id;
-    const outbox::RespValue* fields = nullptr;  // nullptr: it has left the stream
-    bool is_cut = false;                        // the answer was too large to keep all of the entry
+    const outbox::RespValue* fields = nullptr;  // nullptr if it has left the stream
+    bool is_cut = false;  // the answer was too large to keep the entry completely
 };
 
 struct Entries {
     std::vector<Entry> entries{};
     bool is_cut = false;  // the answer had more entries
 
-    // The rest is of the answer to XAUTOCLAIM only.
-    outbox::StreamId next{};               // where to go on; 0-0: at the beginning
-    std::vector<outbox::StreamId> gone{};  // were pending, are no longer in the stream
+    // The members below come from the answer to XAUTOCLAIM only.
+    outbox::StreamId next{};               // where to go on; 0-0 for the beginning
+    std::vector<outbox::StreamId> gone{};  // pending ids that are no longer in the stream
 };
 
-// Of the answer to XREADGROUP for one stream; std::nullopt if it makes no sense.
+// Parses the answer to XREADGROUP for one stream. Returns std::nullopt if it is malformed.
 std::optional<Entries> entries_read(const outbox::RespValue& answer);
-// Of the answer to XAUTOCLAIM.
+// Parses the answer to XAUTOCLAIM.
 std::optional<Entries> entries_claimed(const outbox::RespValue& answer);
-// Of an array of ids, as XCLAIM ... JUSTID answers with.
+// Parses an array of ids, such as the answer to XCLAIM ... JUSTID.
 std::optional<std::vector<outbox::StreamId>> ids_in(const outbox::RespValue& answer);
 
-// Of an entry with fields. `source` is the subscription, `stream` the topic of an entry that names none.
-// Sets no handle. May throw std::bad_alloc.
+// Makes a delivery from an entry with fields. `source` is the subscription, `stream` the topic of
+// an entry that names none. Sets no handle. May throw std::bad_alloc.
 Delivery delivery_from(const Entry& entry, const std::string& source, const std::string& stream);
 
 }  // namespace inbox::redis

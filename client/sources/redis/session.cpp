@@ -22,18 +22,19 @@ static constexpr int max_refusals = 3;
 static constexpr unsigned max_redirects = 8;
 static constexpr std::size_t max_ids = 1000;  // of a command
 
-// Of XREADGROUP: a stop waits for it, and while entries are held so do their acknowledgements.
-static constexpr std::int64_t max_block_ms = 500, short_block_ms = 50;
+// Time for which XREADGROUP blocks. A stop waits for it, and so do acknowledgements while entries
+// are held.
+static constexpr std::int64_t longest_block_ms = 500, short_block_ms = 50;
 
-// An answer is kept up to this size. What an entry has beyond it cannot be received.
-static constexpr std::size_t max_answer = 64 * 1024 * 1024 + 64 * 1024;
+// An answer is kept up to this size. A larger entry cannot be received completely.
+static constexpr std::size_t largest_answer = 64 * 1024 * 1024 + 64 * 1024;
 static constexpr outbox::RespReader::Limits limits{
-    .text = max_answer, .elements = 200'000, .fields = 100'000, .bytes = max_answer};
-// So many bytes may wait to be handed out before nothing more is read.
-static constexpr std::size_t max_waiting_bytes = 64 * 1024 * 1024;
+    .text = largest_answer, .elements = 200'000, .fields = 100'000, .bytes = largest_answer};
+// If this many bytes wait to be handed out, nothing more is read.
+static constexpr std::size_t most_waiting_bytes = 64 * 1024 * 1024;
 static constexpr std::size_t page_bytes = 4 * 1024 * 1024;
-static constexpr std::size_t first_page = 16;  // how large entries are is not known yet
-static constexpr std::size_t max_page = 1000;
+static constexpr std::size_t first_page = 16;  // their size is not known yet
+static constexpr std::size_t longest_page = 1000;
 
 std::string subscription_of(const std::string& stream, const std::string& group) {
     return "redis://" + stream + '/' + group;
@@ -80,8 +81,8 @@ void Session::connect(Micros now) {
     connection_->open(now);
 }
 
-// Acknowledgements without an answer are sent again over the next connection. Claims are extended by reading
-// what is pending.
+// Acknowledgements without an answer are sent again over the next connection. It first reads what
+// is pending, which extends the claims.
 void Session::disconnect() {
     connection_.reset();
     stage_ = Stage::disconnected;
@@ -118,8 +119,8 @@ void Session::lost(std::string why, bool is_refusal, Micros now) {
         is_known_ = false;
 }
 
-// Whether it takes a change of the options to connect. What a node of a cluster says about another one may
-// be wrong for a while.
+// Returns true if only other options would help to connect. A redirect by a node of a cluster may
+// be wrong for a while, so a failure after one does not count.
 bool Session::is_refused() const {
     const bool is_given = !setup_.sentinel.empty() || server_ == first_server();
     return is_given && connection_->scope() == outbox::Scope::destination;
@@ -206,7 +207,7 @@ void Session::ask_about(Question::Kind kind, const Claims::Ids& ids) {
     }
     for (const StreamId id : ids)
         outbox::append_argument(out, Text(id.text()));
-    if (gives_back) {  // to whoever takes over entries next
+    if (gives_back) {  // to the next consumer that takes over entries
         outbox::append_argument(out, Text("IDLE"));
         outbox::append_argument(out, setup_.min_idle / 1000);
     }
@@ -219,7 +220,7 @@ bool Session::is_asked(Question::Kind kind) const noexcept {
                        [&](const Question& question) { return question.kind == kind; });
 }
 
-// How many entries may be asked for.
+// Returns the number of entries that may be asked for.
 std::size_t Session::room() const {
     std::size_t expected = claims_.waiting();
     for (const Question& question : questions_)
@@ -350,7 +351,7 @@ void Session::malformed(const char* command) {
 }
 
 void Session::take(const RespValue& answer) {
-    if (questions_.empty()) {  // nobody has asked
+    if (questions_.empty()) {  // not an answer to a question
         trouble_ = answer.is_error() ? answer.text : "unexpected answer";
         is_refusal_ = false;
         return;
@@ -387,7 +388,7 @@ void Session::take(const RespValue& answer) {
     }
 }
 
-// Whether the server refuses, and will do so until somebody changes something.
+// Returns true if the server refuses, and will refuse again unless something changes.
 static bool is_refusal(Text error) {
     constexpr Text codes[] = {"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE", "NOGROUP", "ERR"};
     return error.find("max number of clients") == Text::npos &&
@@ -459,7 +460,7 @@ void Session::take_history(const Question& question, const Entries& found) {
     history_from_ = add(found, question.count, history_from_);
 }
 
-// Notes entries for work(). Returns the last id of them; `from` if there is none.
+// Notes entries for work(). Returns their last id, or `from` if there are none.
 StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
     std::size_t gone = found.gone.size();
     for (const Entry& entry : found.entries) {
@@ -485,7 +486,7 @@ StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
     return from;
 }
 
-// These entries are pending for this consumer, and were not received as a whole.
+// Entries behind this id are pending for this consumer, and were not received completely.
 void Session::read_again_behind(StreamId id) {
     history_from_ = in_history_ ? std::min(history_from_, id) : id;
     in_history_ = true;

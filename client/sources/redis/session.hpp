@@ -1,19 +1,22 @@
-// The conversation with Redis about one stream, over one connection: reads, acknowledges, extends, and
-// takes over the entries of consumers that have died. Has no thread.
+// The conversation with Redis about one stream, over one connection: reads, acknowledges, extends,
+// and takes over the entries of consumers that have died. It has no thread: worker.hpp shows when
+// it is called.
 //
-// Order of commands. A new connection first sends acknowledgements that have no answer, then reads what is
-// pending for this consumer from the beginning ("history"), because an answer may have been lost with
-// the last connection; then new entries (">"). One XREADGROUP is under way at a time. It blocks for a
-// limited time: what is sent behind it has to wait for its end, so this is short while anything is held.
+// Order of commands. A new connection first sends acknowledgements that have no answer. Then it
+// reads from the beginning what is pending for this consumer ("history"), because an answer may
+// have been lost with the last connection. Then it reads new entries (">"). Only one XREADGROUP is
+// under way at a time. It blocks for a limited time, in which commands behind it have to wait. So
+// this time is short while the source holds entries.
 //
-// Whose entry it is. XCLAIM takes an entry from any consumer. So a claim is extended with a minimum idle time
-// that is hardly shorter than the interval of extensions: an entry that another consumer has taken over, and
-// extends, is rarely idle for so long. What XCLAIM leaves out has been lost. (If an entry is taken back, both
-// consumers apply it, and the inbox sees to it that it has one effect.) No claim is extended while an answer
-// is on its way that may have reset idle times.
+// Ownership of entries. XCLAIM takes an entry from any consumer. So a claim is extended with a
+// minimum idle time that is hardly shorter than the interval of extensions: an entry that another
+// consumer has taken over, and extends, is rarely idle for that time. An entry that the answer to
+// XCLAIM leaves out has been lost. (If an entry is taken back, both consumers apply it, and the
+// inbox makes sure that it has one effect.) No claim is extended while an answer is on its way that
+// may have reset idle times.
 //
-// A group that has gone is created again, if the options allow it. Nobody knows what was pending for other
-// consumers, so it then begins with the first entry of the stream.
+// A group that has gone is created again, if the options allow it. It is then unknown what was
+// pending for other consumers, so it begins with the first entry of the stream.
 #pragma once
 
 #include <deque>
@@ -56,24 +59,25 @@ class Session {
         bool transient;
     };
 
-    // `number`: the index of the stream. Registers its connections with `epoll`.
+    // `number` is the index of the stream. Registers its connections with `epoll`.
     Session(const Setup& setup, std::size_t number, const outbox::Clock& clock, int epoll);
 
-    // Works on the network, and notes what has come.
+    // Works on the network, and notes what has arrived.
     void step(outbox::Micros now);
-    // Time at which step() has something to do even if epoll is quiet.
+    // Returns when step() has something to do even if epoll reports nothing.
     outbox::Micros deadline() const noexcept;
 
-    // All below may be called together with other threads' changes of claims() only under their mutex.
+    // The functions below need the mutex of the owner, because other threads change claims() under
+    // it.
 
-    // Enters what step() has noted, and sends. Returns the time at which there will be more to do.
+    // Enters what step() has noted, and sends. Returns when there will be more to do.
     outbox::Micros work(outbox::Micros now);
     Claims& claims() noexcept { return claims_; }
     bool is_known() const noexcept { return is_known_; }  // the group, since the last retry()
     const std::optional<Failure>& failure() const noexcept { return failure_; }
-    // After a failure.
+    // Tries again after a failure.
     void retry() noexcept { failure_.reset(); }
-    // From now on nothing is received; what is held is given back.
+    // From now on the session receives nothing, and gives back what it holds.
     void begin_to_close() noexcept { is_closing_ = true; }
     bool is_settled() const noexcept;
     std::vector<std::pair<Level, std::string>> take_notes() { return std::exchange(notes_, {}); }
@@ -83,14 +87,14 @@ class Session {
     struct Question {
         enum class Kind { primary, create, asking, history, news, ack, extend, give_back, claim };
         Kind kind;
-        Claims::Ids ids{};      // that it is about
+        Claims::Ids ids{};      // of entries that it is about
         std::size_t count = 0;  // of entries that were asked for
         outbox::Micros due = 0;
     };
     struct Server {
         std::string host, port;
         bool is_sentinel = false;
-        bool asks = false;  // it has the stream only for those who say ASKING
+        bool asks = false;  // it serves the stream only after the command ASKING
 
         bool operator==(const Server&) const = default;
     };
@@ -147,11 +151,11 @@ class Session {
     bool is_closing_ = false;
     std::optional<Failure> failure_;
 
-    // Of the thread.
+    // These belong to the thread.
     std::optional<outbox::RedisConnection> connection_;
     Server server_;               // of the connection
-    std::size_t begin_with_ = 0;  // of the hosts
-    unsigned redirects_ = 0;      // since the last answer that was none
+    std::size_t begin_with_ = 0;  // index of the host to connect to first
+    unsigned redirects_ = 0;      // in a row
     Stage stage_ = Stage::disconnected;
     std::deque<Question> questions_;  // without an answer
     bool has_read_ = false;           // over this connection
@@ -169,7 +173,7 @@ class Session {
     outbox::Micros claim_at_ = 0;
     std::uint64_t gone_ = 0;
 
-    // What step() has noted.
+    // Notes of step().
     std::vector<std::pair<outbox::StreamId, Delivery>> arrived_;
     Claims::Ids confirmed_, unsent_, extended_, lost_, deleted_;
     std::string trouble_;

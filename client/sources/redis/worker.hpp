@@ -1,11 +1,24 @@
 // The thread of a Redis source. It does all work on the network, in one session for each stream.
 //
-// Protocol: as of SourceThread. The thread lets the sessions step() on the network without the mutex,
-// where they only note what has arrived; under it they enter that and send. Sessions are created and
-// destroyed while no thread runs.
+// Protocol: as of SourceThread.
 //
-// Claims do not depend on a connection: when it is lost, acknowledgements that have no answer are sent
-// over the next one, and entries on their way are read again.
+//   under the mutex    claims, is_known() and failure() of each session, and next_: other threads
+//                      take entries, and settle them
+//   only the thread    the rest of each session: its connection, its questions without an answer,
+//                      and what step() has noted
+//
+// A turn:
+//
+//   without the mutex  step() of each session reads, and only notes what has arrived
+//   under the mutex    work() of each session enters the notes in its claims, and sends
+//   without the mutex  logs, and waits for the connections or for other threads
+//
+// Sessions are created and destroyed while no thread runs. A delivery names its session and its
+// entry in its handle, so settling it needs no pointer.
+//
+// Claims do not depend on a connection: when it is lost, acknowledgements that have no answer are
+// sent over the next one, and entries on their way are read again. At the end each session gives
+// back what it holds; the thread ends when all are settled, or at close_by_.
 #pragma once
 
 #include <memory>

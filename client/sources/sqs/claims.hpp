@@ -79,7 +79,7 @@ class Claims {
     outbox::Micros visibility_;
     std::uint64_t received_ = 0;
     std::deque<Delivery> buffered_;
-    std::map<std::string, Held> held_;  // by handle, with those that are not handed out yet
+    std::map<std::string, Held> held_;  // by handle, with those waiting
     Due due_;
     std::set<std::string> extending_;  // extensions under way
     std::deque<Parting> removals_, releases_;

@@ -36,8 +36,8 @@ static std::string unwrap(Message& message) {
     return topic.substr(topic.rfind(':') + 1);
 }
 
-// Undoes the `encoding` of the sinks (docs/destinations/sqs.md). A body that cannot be decoded stays
-// as it is.
+// Undoes the `encoding` of the sinks (docs/destinations/sqs.md). A body that cannot be decoded
+// stays as it is.
 static void decode_body(Message& message) {
     const auto found = message.attributes.find("encoding");
     if (found == message.attributes.end())

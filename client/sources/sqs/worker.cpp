@@ -68,7 +68,7 @@ int Worker::prepare() {
     return service_->descriptor();
 }
 
-// Closing: whether nothing is left to be settled, or no time.
+// Returns true if the closing thread has nothing left to settle, or no time.
 bool Worker::may_end(Micros now) {
     service_->drop_polls();
     if (!claims_.is_settled() && now < close_by_)
@@ -98,8 +98,8 @@ bool Worker::turn() {
     return true;
 }
 
-// Both send the requests that can be sent, and return the time when there will be more. An answer
-// may make more possible at any time.
+// These two functions send the requests that can be sent, and return when there will be more. An
+// answer may make more possible at any time.
 Micros Worker::send_changes(Micros now) {
     if (claims_.deadline() > now && claims_.is_settled())
         return claims_.deadline();

@@ -1,10 +1,21 @@
 // The thread of an SQS source. It does all work on the network: polls, extends, deletes, gives
 // back.
 //
-// Protocol: as of SourceThread. The thread takes the next change from `claims_` and starts its request
-// under the mutex, which does not block. It works and waits on the network without the mutex, and
-// enters the result under the mutex again. Results are looked up by receipt handle, so a result that
-// arrives after its message was settled changes nothing.
+// Protocol: as of SourceThread.
+//
+//   under the mutex    claims_ and queue_url_: other threads take messages, and settle them
+//   only the thread    service_ with its requests under way, and the times of the next ones
+//
+// A turn:
+//
+//   under the mutex    takes changes from claims_, and starts their requests and polls, which does
+//                      not block
+//   without the mutex  logs, waits for answers or other threads, and works on the network
+//   under the mutex    enters each answer in claims_ (finish())
+//
+// Answers are looked up by receipt handle, so an answer that arrives after its message was settled
+// changes nothing. At the end the thread abandons polls, and waits until everything is deleted or
+// given back, or close_by_.
 #pragma once
 
 #include <chrono>

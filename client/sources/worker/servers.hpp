@@ -9,7 +9,7 @@
 
 namespace inbox::worker {
 
-// Returns the hosts and ports of a list such as "a:4222,b", or std::nullopt if it is none.
+// Returns the hosts and ports of a list such as "a:4222,b", or std::nullopt if it is malformed.
 std::optional<std::vector<std::pair<std::string, std::string>>> parse_servers(
     const std::string& list, std::string_view default_port);
 

@@ -1,13 +1,16 @@
-// The thread of a source that does all work on the network, and the functions by which other threads
-// reach it.
+// The thread of a source that does all work on the network, and the functions by which other
+// threads reach it.
 //
 // Protocol. Other threads never use the network. receive(), ack() and nack() change what the source
-// holds under the mutex, and wake the thread. The thread works and waits on the network without the
-// mutex, and enters what has arrived under it. `changed_` is notified when messages have arrived, when
-// is_known() becomes true, and after a failure; `failure_` stays until the next open(). Members of the
-// thread are written by starts() only while no thread runs.
+// holds under the mutex, and wake the thread. The thread reads and waits on the network without the
+// mutex. Under the mutex it enters what has arrived, and starts to send, which does not block.
+// `changed_` is notified when messages have arrived, when is_known() becomes true, and after a
+// failure; `failure_` stays until the next open(). Members of the thread are written by starts()
+// only while no thread runs.
 //
-// A derived class calls close() in its destructor, because its part must outlive the thread.
+// End. close() gives back what was not settled, and waits for the thread, which settles what it can
+// until `close_by_`. A derived class calls close() in its destructor, because its part must outlive
+// the thread.
 #pragma once
 
 #include <chrono>
@@ -57,8 +60,8 @@ class SourceThread {
     virtual void give_back_all() = 0;
     virtual void forget_all() = 0;
 
-    // These are called by the thread, without the mutex. prepare() returns the descriptor to wait on. A
-    // turn returns false to end the thread.
+    // These are called by the thread, without the mutex. prepare() returns the descriptor to wait
+    // on. A turn returns false to end the thread.
     virtual int prepare() = 0;
     virtual bool turn() = 0;
     virtual void clean_up() noexcept = 0;

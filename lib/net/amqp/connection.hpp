@@ -27,8 +27,8 @@ struct AmqpConfig {
     std::string host, port;
     bool tls = false;
     std::string virtual_host;
-    std::string user, password;  // empty user: the certificate of the client says who it is
-    std::string name;            // of the connection, for those who look at the server
+    std::string user, password;  // without a user, the client's certificate names it
+    std::string name;            // of the connection, shown by the server
 };
 
 class AmqpConnection {
@@ -93,7 +93,7 @@ class AmqpConnection {
     std::size_t taken_ = 0;  // bytes of the frame that next() returned
     std::size_t max_frame_ = 0;
     std::uint16_t max_channels_ = 0;
-    Micros heartbeat_ = 0;  // 0: none was agreed
+    Micros heartbeat_ = 0;  // 0 if none was agreed
     Micros opened_at_ = 0, heard_at_ = 0, said_at_ = 0, unblocked_at_ = 0;
     bool blocked_ = false;
     std::string blocked_by_, server_;

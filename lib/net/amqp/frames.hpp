@@ -62,7 +62,7 @@ bool append_content(std::string& out, std::uint16_t channel, std::size_t max_fra
 // Returns whether a table is well-formed and not too deep to be decoded. `bytes` begins with it.
 bool is_shallow(std::string_view bytes) noexcept;
 
-// Decodes what a peer sent. What decode() returns is valid until the next call.
+// Decodes the frames of a peer. Results of decode() are valid until the next call.
 class AmqpDecoder {
   public:
     AmqpDecoder();

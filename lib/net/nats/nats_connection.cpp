@@ -167,7 +167,7 @@ void NatsConnection::step(Micros now, NatsListener& listener) {
 bool NatsConnection::step_tls() {
     const bool was_ready = tls_->is_ready();
     if (!tls_->error().empty() || !tls_->step(*stream_)) {
-        // Who does not like our certificate, or we theirs, will not like it the next time.
+        // If one side refuses the certificate of the other, it will refuse it again.
         const bool has_ended = tls_->error() == "the peer closed the connection";
         fail(tls_->error(), has_ended ? Scope::connection : Scope::destination);
         return false;
@@ -194,7 +194,7 @@ void NatsConnection::read(NatsListener& listener) {
         }
         consume(next.size);  // it stays where it is until more is read
         take(next, listener);
-        // What follows INFO before TLS was not protected.
+        // Bytes between INFO and TLS were not protected.
         if (goes_on() && stage_ == Stage::tls) {
             if (!stream_->input().empty())
                 fail("the server sent something between INFO and TLS");

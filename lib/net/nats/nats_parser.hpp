@@ -25,7 +25,7 @@ struct NatsInput {
     Kind kind = Kind::incomplete;
     std::size_t size = 0;  // bytes that it takes; 0 if it is incomplete or malformed
     std::string_view text{};
-    // Of a message.
+    // Only for a message.
     std::string_view subject{}, reply{}, headers{}, payload{};
     std::uint64_t subscription = 0;
 };

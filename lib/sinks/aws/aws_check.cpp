@@ -1,7 +1,7 @@
-// Checks whether queues of SQS, topics of SNS and streams of Kinesis and buses of EventBridge exist, and
-// whether the service accepts the credentials: it asks for the attributes of each. Whether events may be sent there can
-// only be tested by sending one. Names need no check: the services make sure that exactly FIFO queues
-// and topics end with ".fifo".
+// Checks whether queues of SQS, topics of SNS and streams of Kinesis and buses of EventBridge
+// exist, and whether the service accepts the credentials: it asks for the attributes of each. It
+// cannot tell whether events may be sent there, because that would need an event. Names need no
+// check: the services make sure that exactly FIFO queues and topics end with ".fifo".
 #include <algorithm>
 
 #include "cloud/aws/aws_credentials.hpp"

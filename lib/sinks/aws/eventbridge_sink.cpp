@@ -1,8 +1,8 @@
 // The eventbridge sink. A batch is one request of up to ten entries to one event bus.
 //
-// The service confirms events for a bus that does not exist, and drops them. So the sink asks for the
-// bus before the first batch, within the same exchange, and again whenever the last look is old. Only
-// the bus "default" cannot be deleted.
+// The service confirms events for a bus that does not exist, and drops them. So the sink asks for
+// the bus before the first batch, within the same exchange, and again whenever the last look is
+// old. Only the bus "default" cannot be deleted.
 #include <unordered_map>
 
 #include "cloud/aws/eventbridge_protocol.hpp"

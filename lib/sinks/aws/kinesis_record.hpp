@@ -1,5 +1,5 @@
-// An event as a record of Kinesis. A record is bytes and a partition key, and has no headers, so it is a
-// CloudEvents document with everything of the event, or the payload alone.
+// An event as a record of Kinesis. A record is bytes and a partition key, and has no headers, so it
+// is a CloudEvents document with everything of the event, or the payload alone.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The kinesis sink. A batch is one request of up to 500 records to one stream. Records may be taken in
-// part, so a batch has one event of an ordering key, and the next one goes when it is confirmed: a
-// later record of a key never comes before an earlier one.
+// The kinesis sink. A batch is one request of up to 500 records to one stream. Records may be taken
+// in part, so a batch has one event of an ordering key, and the next one goes when it is confirmed:
+// a later record of a key never comes before an earlier one.
 #include <algorithm>
 
 #include "cloud/aws/json_protocol.hpp"
@@ -12,8 +12,8 @@ namespace outbox {
 
 namespace {
 
-// Of all records of a request. The service accepts twice as much, but a batch that is sent again
-// should not repeat so much, and a shard takes a megabyte a second.
+// Limit for all records of a request. The service accepts twice as much, but it would all be
+// repeated when a batch is sent again, and a shard takes a megabyte a second.
 constexpr std::size_t usual_batch_bytes = 5 * 1024 * 1024;
 
 class KinesisSink final : public AwsSink {

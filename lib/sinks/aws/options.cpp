@@ -158,7 +158,7 @@ constinit const SinkDeclaration kinesis_declaration{
 static constexpr OptionSpec entries =
     batch_size_option("10", "largest number of events in a request; the service accepts 10");
 
-// Of an entry, only `detail` has room for attributes.
+// An entry has room for attributes only in `detail`.
 static std::optional<Error> check_entry_format(const OptionSpec& spec, std::string_view value) {
     std::optional<Error> error = check_choice(spec, value);
     if (error && (value == "attributes" || value == "binary"))

@@ -1,10 +1,10 @@
-// Whether an endpoint works, and when it is tried again.
+// Knows whether an endpoint works, and when it is tried again.
 //
-// A failed request says that the endpoint fails: nothing is sent for a back-off, and then one request
-// as a probe. Any answer that takes an event ends the failure.
+// After a failed request nothing is sent for a back-off, and then one request as a probe. Any
+// answer that takes an event ends the failure.
 //
-// An event may be at fault though the answer blames the server (500, or none at all). Its endpoint
-// has accepted other events between two failures of it then.
+// An event may be at fault although the answer blames the server (500, or no answer). It is, if the
+// endpoint has accepted other events between two failures of this one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The state of one endpoint: what it still has to get from the sink, and what the database has to be
-// told about it. endpoints_sink.hpp has the rules.
+// The state of one endpoint: what it still has to get from the sink, and what the database has to
+// be told about it. endpoints_sink.hpp has the rules.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ struct EndpointLane {
     LaneMode mode = LaneMode::live;
     bool removed = false;  // its row is gone
 
-    // While live: what it lacks, in order, with what is in flight. Otherwise: what was fetched and
-    // is not yet sent.
+    // While live, the copies that the endpoint lacks, in order, including those in flight.
+    // Otherwise the copies that were fetched and are not yet sent.
     std::deque<EndpointCopy> copies;
     std::size_t unsent = 0;  // of these, those that are not in flight
     // Retries of the destination while it is not live: the database would not find them after the
@@ -55,8 +55,8 @@ struct EndpointLane {
     std::vector<EndpointRequest*> in_flight;
     std::size_t hanging = 0;  // of these, those without an answer for a while
 
-    // What the database has to be told. The first `asked_...` are in the question that is under way,
-    // or that had no effect as far as is known.
+    // Facts that the database must be told. The first `asked_...` are in the question that is under
+    // way, or that had no effect as far as is known.
     std::vector<std::int64_t> settled;
     std::vector<EndpointRefusal> refused;
     std::optional<std::string> gone;  // the error

@@ -72,7 +72,7 @@ static std::optional<Error> check_url(const Url&, std::string_view text) {
                  "Write \"endpoints:\". Each row of outbox.endpoint has a URL of its own."};
 }
 
-// What the database keeps for an endpoint that has fallen back is fetched without them.
+// Events that the database keeps for an endpoint that has fallen back are fetched without them.
 static std::optional<Error> check_options(const OptionValues& values) {
     if (!has_expressions(values))
         return std::nullopt;

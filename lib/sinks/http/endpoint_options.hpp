@@ -1,4 +1,5 @@
-// Options of destinations whose endpoints are rows of outbox.endpoint. Each endpoint has its own URL.
+// Options of destinations whose endpoints are rows of outbox.endpoint. Each endpoint has its own
+// URL.
 #pragma once
 
 #include <array>

@@ -2,7 +2,8 @@
 // hang.
 //
 // Endpoints in trouble share a part of the requests, so that they cannot use them up. A request
-// without an answer for a while does not count any more: others take its place, up to as many again.
+// without an answer for a while does not count any more: others take its place, up to as many
+// again.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace outbox {
 
-// It needs nothing of its event, which may be released while it is in flight.
+// It does not refer to its event, which may be released while it is in flight.
 struct EndpointRequest : Exchange {
     EndpointLane* lane = nullptr;
     std::uint64_t xid = 0;

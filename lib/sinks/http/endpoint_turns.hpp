@@ -1,5 +1,5 @@
-// When each endpoint is looked at: those that are ready to send, first come, first served, and those
-// that have to wait for a time.
+// When each endpoint is looked at: those that are ready to send, first come, first served, and
+// those that have to wait for a time.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// What the answers of the database change.
+// Applies the answers of the database.
 #include <algorithm>
 
 #include "sinks/http/endpoint_url.hpp"
@@ -6,13 +6,13 @@
 
 namespace outbox {
 
-// Nothing is due for an endpoint until an operator acts, which look_again() tells at once. This is the
-// net below.
+// Nothing is due for an endpoint until an operator acts, which look_again() tells at once. This is
+// the net below.
 static constexpr Micros without_operator = seconds(30);
 // Least time between two fetches for an endpoint of which only the row has changed.
 static constexpr Micros between_rows = seconds(1);
-// A relay inside the server stands still while it asks. So questions have a twentieth of the time, as long
-// as there are requests under way, and none waits for longer than this.
+// A relay inside the server stands still while it asks. So questions have a twentieth of the time,
+// as long as there are requests under way, and none waits for longer than this.
 static constexpr Micros rests_per_question = 19;
 static constexpr Micros max_rest = milliseconds(250);
 // The table changes while it is listed.
@@ -51,7 +51,7 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// What was told
+// Facts that were told
 // -------------------------------------------------------------------------------------------------
 
 template <class Item>
@@ -203,7 +203,7 @@ void EndpointsSink::sweep() {
 }
 
 // -------------------------------------------------------------------------------------------------
-// What was fetched
+// Fetched events
 // -------------------------------------------------------------------------------------------------
 
 void EndpointsSink::take_fetched(EndpointAnswer& answer, Micros now) {

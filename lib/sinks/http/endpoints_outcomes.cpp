@@ -1,4 +1,4 @@
-// What becomes of a lane when a request has ended.
+// Changes a lane when one of its requests has ended.
 #include <algorithm>
 
 #include "sinks/http/endpoints_sink.hpp"

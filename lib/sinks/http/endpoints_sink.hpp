@@ -2,8 +2,8 @@
 //
 // Each event is copied, in memory, to every endpoint that takes its topic, and each endpoint has a
 // queue, an order and a health of its own: its lane. A batch is confirmed when no lane needs a copy
-// of it. core/endpoints.hpp says how the sink and the database agree on what an endpoint has; this is
-// the sink's part.
+// of it. core/endpoints.hpp says how the sink and the database agree on what an endpoint has; this
+// is the sink's part.
 //
 //   mode       new events for it             what it sends        what becomes of a request
 //   live       are copied into its queue     its queue            confirmed: the copy is released
@@ -28,17 +28,18 @@
 //
 // Undecided events. From ask() to answered() the sink does not know which of the new events are its
 // own: those for lanes that are leaving or fetching, and those for endpoints that it does not know
-// yet. Their batches are not confirmed, and answered() copies them to the lanes that are live then and
-// were not before. A lane that is behind has a cursor before all of them, and finds them in the log.
+// yet. Their batches are not confirmed, and answered() copies them to the lanes that are live then
+// and were not before. A lane that is behind has a cursor before all of them, and finds them in the
+// log.
 //
-// After failed() nobody knows whether the question had an effect. Nothing changes its mode until the
-// next answer: lanes that are leaving or fetching are asked about again, undecided events stay
-// undecided, and what was told is told again. A second `fall_back` lists what has become undecided as
-// well; if the first one had an effect it is ignored, and those events lie after the cursor.
+// After failed() nobody knows whether the question had an effect. Nothing changes its mode until
+// the next answer: lanes that are leaving or fetching are asked about again, undecided events stay
+// undecided, and what was told is told again. A second `fall_back` lists what has become undecided
+// as well; if the first one had an effect it is ignored, and those events lie after the cursor.
 //
-// Requests. One that is in flight when its endpoint falls back goes on. It was listed in `fall_back`,
-// so it is told as `settled` or `refused` afterwards, and nothing is fetched before: no key can get a
-// later event first. A request refers to nothing of its event.
+// Requests. One that is in flight when its endpoint falls back goes on. It was listed in
+// `fall_back`, so it is told as `settled` or `refused` afterwards, and nothing is fetched before:
+// no key can get a later event first. A request does not refer to its event.
 #pragma once
 
 #include <deque>
@@ -66,9 +67,9 @@ class EndpointsSink final : public Sink, public Endpoints {
     static constexpr Micros patience = seconds(1);
     static constexpr Micros max_lag = seconds(5);
     // One with more copies falls back if the oldest is older than `patience`.
-    static constexpr std::size_t max_queue = 1'000;
-    // One that does not answer falls back after `patience` if this many events are in memory for it or
-    // for others: behind them the relay would soon read no more.
+    static constexpr std::size_t longest_queue = 1'000;
+    // One that does not answer falls back after `patience` if this many events are in memory for it
+    // or for others: behind them the relay would soon read no more.
     static constexpr std::size_t many_held = 1'000;
     // No more endpoints fall back because they fail or do not answer: the receivers have an outage.
     static constexpr std::size_t max_troubled = 1'000;

@@ -17,8 +17,8 @@ namespace outbox {
 
 class EventRequests {
   public:
-    // `headers` are lines "Name: value". If requests are signed, neither they nor events can set the
-    // headers of the signature.
+    // `headers` are lines "Name: value". If requests are signed, neither they nor events can set
+    // the headers of the signature.
     EventRequests(EventFormat format, std::string_view source, const std::string& headers,
                   bool are_signed);
 

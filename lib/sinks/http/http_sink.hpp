@@ -11,7 +11,7 @@ namespace outbox {
 std::unique_ptr<Sink> create_http_sink(const SinkContext& context);
 std::unique_ptr<Check> create_http_check(const CheckContext& context);
 
-// Of destinations whose endpoints are rows of outbox.endpoint.
+// For destinations whose endpoints are rows of outbox.endpoint.
 std::unique_ptr<Sink> create_endpoints_sink(const SinkContext& context);
 std::unique_ptr<Check> create_endpoints_check(const CheckContext& context);
 

@@ -20,7 +20,8 @@ struct HttpOptions {
     // At most one of token and user is used: the token, if both are set.
     std::string token, user, password;
     std::string headers;  // lines "Name: value", for each request
-    // Of Standard Webhooks, in their text form. All that are not empty sign each request.
+    // Secrets and keys of Standard Webhooks, in their text form. All that are not empty sign each
+    // request.
     std::array<std::string, 2> signing_secrets, signing_keys;
 };
 

@@ -1,4 +1,4 @@
-// What the answer of a web server says about the events of the request.
+// Judges the events of a request by the answer of a web server.
 #pragma once
 
 #include "core/sink.hpp"

@@ -4,8 +4,8 @@
 
 namespace outbox {
 
-// Libraries of receivers do not agree on other spellings: some leave out the characters that they do
-// not know, and so have another secret.
+// Libraries of receivers do not agree on other spellings: some leave out the characters that they
+// do not know, and so have another secret.
 static std::optional<std::string> bytes_behind(std::string_view mark, std::string_view text) {
     if (!text.starts_with(mark))
         return std::nullopt;

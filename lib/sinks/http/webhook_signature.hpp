@@ -1,5 +1,5 @@
-// Signatures of requests (https://www.standardwebhooks.com). A receiver that has the secret, or the
-// public key, knows then who sent a request, that nothing was changed, and when it was sent.
+// Signatures of requests (https://www.standardwebhooks.com). With the secret or the public key, a
+// receiver can verify the sender of a request, its content, and when it was sent.
 //
 //   webhook-id         the same whenever the same events are sent again
 //   webhook-timestamp  of this attempt, in seconds

@@ -21,20 +21,22 @@
 
 namespace outbox {
 
-// Handles whose threads have not ended, and of these those that were given up.
+// Handles whose threads have not ended, and the part of them that was given up.
 static std::atomic<int> alive = 0;
 static std::atomic<int> given_up = 0;
-// One may be caught in a name server that does not answer. There must not be ever more of them.
-static constexpr int max_given_up = 8;
-// Threads of brokers, of all handles.
+// A thread of a handle may be stuck in a name server that does not answer. Their number must not
+// grow without a limit.
+static constexpr int most_given_up = 8;
+// Broker threads of all handles.
 static std::atomic<int> broker_threads = 0;
-// The library starts a thread for each broker that the cluster names, up to 10,000 for one answer.
-// Ever more of them would take the last process number of the machine from the server.
-static constexpr int max_brokers = 1000;
-// It takes about 1.5 kB for each partition of the topics that it has handles of.
-static constexpr int max_partitions = 50'000;
+// The library starts a thread for each broker that the cluster names, and one answer may name up to
+// 10,000. Without a limit they would use up all process numbers of the machine.
+static constexpr int most_brokers = 1000;
+// The library needs about 1.5 kB for each partition of a topic that it has a handle of.
+static constexpr int most_partitions = 50'000;
 static std::atomic<int> partitions_given_up = 0;
-// Also of the library that is found when the module is loaded: all of 1.x has the same file name.
+// Checked at run time as well: the library that is found when the module is loaded may be older,
+// because all versions have the same file name.
 static constexpr int oldest_version = 0x02000000;
 
 // A topic that the client has a handle of.
@@ -50,17 +52,17 @@ struct KnownTopic {
 struct KafkaClient::Shared {
     AllowedHosts allowed_hosts;
     bool logs_in_by_scram = false;
-    int throttle = 0;  // in milliseconds; of the thread that reads the queue
+    int throttle = 0;  // in milliseconds; only for the thread that reads the queue
 
     // Written by threads of the library.
     std::atomic<int> brokers = 0;
     std::atomic<int> partitions = 0;
     std::deque<KnownTopic> topics{};
     std::mutex mutex;
-    std::string refused;  // the last address that may not be connected to; empty: none
-    int wake = -1;        // the eventfd of the other side, while there is one
+    std::string refused;  // the last address that was not allowed, or empty
+    int wake = -1;        // the eventfd of the sink, or -1
 
-    // The other side should look what there is.
+    // Tells the sink to look at excess().
     void wake_up() noexcept {
         const std::lock_guard lock(mutex);
         const std::uint64_t one = 1;
@@ -77,8 +79,9 @@ struct KafkaClient::Shared {
 // Callbacks
 // -------------------------------------------------------------------------------------------------
 
-// Takes what may not be connected to out of the list. Brokers say which hosts the others are, so each
-// name is asked about when it is looked up; the library connects to nothing else.
+// Removes addresses that are not allowed from the list. Brokers name the other hosts of the
+// cluster, so each name is checked when it is looked up. The library connects only to addresses
+// from here.
 static void keep_allowed(KafkaClient::Shared& shared, std::string_view host, addrinfo*& first) {
     for (addrinfo** next = &first; *next != nullptr;) {
         addrinfo* one = *next;
@@ -137,7 +140,7 @@ static rd_kafka_resp_err_t forget_broker(rd_kafka_t*, rd_kafka_thread_type_t typ
     return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
-// Before the first thread.
+// Runs before the library starts its first thread.
 static rd_kafka_resp_err_t count_brokers(rd_kafka_t* handle, const rd_kafka_conf_t*, void* opaque,
                                          char*, std::size_t) noexcept {
     rd_kafka_interceptor_add_on_thread_start(handle, "pg_outbox", note_broker, opaque);
@@ -153,7 +156,7 @@ static std::int32_t place(const rd_kafka_topic_t* topic, const void* key, std::s
     return known.placement.choose(topic, key, size, partitions);
 }
 
-// Called where the queue is read.
+// Runs in the thread that reads the queue.
 static void note_throttle(rd_kafka_t*, const char*, std::int32_t, int milliseconds,
                           void* opaque) noexcept {
     int& throttle = static_cast<KafkaClient::Shared*>(opaque)->throttle;
@@ -176,14 +179,14 @@ static std::string milliseconds_of(Micros duration) {
     return std::to_string(std::clamp<Micros>(duration / 1000, 1000, 300'000));
 }
 
-// A message that failed leaves no gap: none behind it in its partition arrives before it is sent
-// again. Nothing but an answer ends the attempt; the sink has a deadline of its own.
+// No gap after a failed message: no later one of its partition arrives before the failed one is
+// sent again. Only an answer ends an attempt; the sink has its own deadline.
 bool KafkaClient::set_gapless(rd_kafka_conf_t* conf) {
     return set(conf, "enable.gapless.guarantee", "true") && set(conf, "message.timeout.ms", "0");
 }
 
-// The broker rolls back a transaction whose relay has died after this time, and until then consumers
-// that read only committed records wait behind it. The sink gives up earlier.
+// After this time the broker rolls back the transaction of a relay that has died. Until then,
+// consumers that read only committed records wait behind it. The sink gives up earlier.
 bool KafkaClient::set_transactional(rd_kafka_conf_t* conf, const KafkaOptions& options) {
     constexpr Micros shortest = seconds(10), longest = seconds(900);  // of brokers, by default
     const std::string timeout =
@@ -202,7 +205,7 @@ bool KafkaClient::set_connection(rd_kafka_conf_t* conf, const KafkaOptions& opti
            set(conf, "socket.nagle.disable", "true") &&
            set(conf, "socket.keepalive.enable", "true") &&
            set(conf, "reconnect.backoff.max.ms", "1000") &&
-           // An answer is small. A broker must not make us keep more.
+           // Answers are small. This limits what a broker can make the library keep.
            set(conf, "receive.message.max.bytes", "8000000");
 }
 
@@ -240,29 +243,29 @@ bool KafkaClient::set_compression(rd_kafka_conf_t* conf, const KafkaOptions& opt
     const bool done =
         set(conf, "compression.codec", "zstd") || set(conf, "compression.codec", "lz4");
     if (done)
-        failure_.clear();  // that zstd is missing is none
+        failure_.clear();  // a library without zstd is not a failure
     return done;
 }
 
 bool KafkaClient::set_producing(rd_kafka_conf_t* conf, const KafkaOptions& options) {
     return set(conf, "enable.idempotence", "true") &&
-           // What is in flight is bounded by the pipeline.
+           // The pipeline limits what is in flight.
            set(conf, "queue.buffering.max.messages", "10000000") &&
            set(conf, "queue.buffering.max.kbytes", "2097151") && set(conf, "linger.ms", "0") &&
            set(conf, "message.max.bytes", std::to_string(options.max_request_size)) &&
            set(conf, "batch.num.messages", options.one_by_one ? "1" : "10000") &&
-           // A topic that is missing is said to be at once; the lane waits for it.
+           // A missing topic is reported at once; its lane then waits for it.
            set(conf, "topic.metadata.propagation.max.ms", "0") &&
            (options.transactional_id.empty() ? set_gapless(conf)
                                              : set_transactional(conf, options)) &&
            set_compression(conf, options);
 }
 
-// A consumer that does not consume.
+// Configures a consumer that does not consume.
 bool KafkaClient::set_asking(rd_kafka_conf_t* conf, const KafkaOptions& options) {
     return set(conf, "group.id", options.transactional_id) &&
            set(conf, "enable.auto.commit", "false") &&
-           // Must be less than what an answer may have.
+           // Must be less than receive.message.max.bytes.
            set(conf, "fetch.max.bytes", "1000000");
 }
 
@@ -279,7 +282,7 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options,
            (type == RD_KAFKA_PRODUCER ? set_producing(conf, options) : set_asking(conf, options));
 }
 
-// What only the user mapping and the options together can break.
+// Returns a mistake that only shows when the user mapping and the options are read together.
 static std::string incomplete(const KafkaOptions& options) {
     const bool has_login = !options.login.user.empty() || !options.login.password.empty();
     const bool needs_login = !options.login.mechanism.empty() && !options.login.uses_token();
@@ -336,7 +339,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t 
         return;
     static constexpr std::uint64_t one = 1;
     rd_kafka_queue_io_event_enable(queue_, wake, &one, sizeof one);
-    // It announces only what finds the queue empty, and the wish for a token is already there.
+    // The library announces only events that find the queue empty, and the request for a token may
+    // already be in it.
     [[maybe_unused]] const ssize_t written = write(wake, &one, sizeof one);
 }
 
@@ -347,7 +351,7 @@ KafkaClient::~KafkaClient() {
     rd_kafka_queue_destroy(queue_);
     rd_kafka_purge(handle_, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT |
                                 RD_KAFKA_PURGE_F_NON_BLOCKING);
-    // It waits for its threads, and one of them may wait for a name server.
+    // Destroying a handle waits for its threads, and one of them may wait for a name server.
     given_up++;
     const int partitions = shared_->partitions;
     partitions_given_up += partitions;
@@ -359,7 +363,7 @@ KafkaClient::~KafkaClient() {
             given_up--;
             alive--;
         }).detach();
-    } catch (...) {  // there is no thread to be had: it stays as it is, and is counted
+    } catch (...) {  // no thread could be started: the handle is leaked, and stays counted
         static_cast<void>(new (std::nothrow) std::shared_ptr<Shared>(shared_));
     }
 }
@@ -394,7 +398,7 @@ void KafkaClient::set_token(const Token& token) {
         handle_, token.value.c_str(), token.expires / 1000, token.principal.c_str(),
         extensions.data(), extensions.size(), error, sizeof error);
     wants_token_ = false;
-    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)  // whose text may have the token
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)  // the library's text may contain the token
         refuse_token(rd_kafka_err2str(code));
 }
 
@@ -436,7 +440,7 @@ std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) co
         return shared_->refused;
     std::string text = printable(error != nullptr ? error : rd_kafka_err2str(code));
     conceal(text, token_);  // a broker may repeat it
-    // It sends a wrong nonce (librdkafka issue 4895).
+    // Before 2.6.1, librdkafka sends a wrong nonce (librdkafka issue 4895).
     constexpr int first_version_with_scram = 0x020601ff;
     if (code == RD_KAFKA_RESP_ERR__AUTHENTICATION && shared_->logs_in_by_scram &&
         rd_kafka_version() < first_version_with_scram)
@@ -447,7 +451,7 @@ std::string KafkaClient::explain(rd_kafka_resp_err_t code, const char* error) co
 
 void prepare_process_for_kafka() {
     static const bool prepared = [] {
-        // Its clean-up at exit is registered first, and so would run after ours.
+        // OpenSSL's clean-up at exit must be registered first, so that it runs after ours.
         OPENSSL_init_crypto(0, nullptr);
         on_exit(
             [](int status, void*) {

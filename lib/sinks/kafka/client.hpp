@@ -1,8 +1,28 @@
-// A handle of librdkafka: how it is configured, which addresses it may connect to, how it is given up.
+// A handle of librdkafka: how it is configured, which addresses it may connect to, how it is given
+// up.
 //
-// The library brings a thread of its own for each broker. All signals are blocked in them, they call
-// nothing of ours but the look-up of addresses, and what they have to say waits in one queue, which
-// this side reads when its descriptor is readable.
+// Threads. One thread owns a client: it makes it, calls its functions and reads its queue. That is
+// the thread of the sink, or that of a check. The threads of transactions only call get() and
+// excess() of the client that they ask (transaction_thread.hpp). The library starts a main thread
+// for each handle and a thread for each broker, with all signals blocked. They put their events
+// (acknowledgements, errors, requests for a token) into one queue, and `wake` becomes readable when
+// the queue is no longer empty.
+//
+// Only these callbacks run in threads of the library. None of them throws.
+//
+//   resolve               broker thread             writes Shared::refused, under Shared::mutex
+//   note_broker,          broker thread             count threads, in atomics
+//   forget_broker
+//   place                 any, also that of sink    counts partitions and chooses one, in atomics
+//   callbacks in          any                       figures of the process: atomics, and a mutex
+//   notes.cpp
+//
+// They use Shared and the topics in it by plain pointers. wake_up() writes to `wake` under
+// Shared::mutex, so nothing writes to the descriptor after stop_waking().
+//
+// End. The destructor does not wait. It drops what was not sent, and leaves the handle to a
+// detached thread, which destroys it and keeps Shared alive until the library's threads have ended.
+// A process that exits earlier skips its clean-up (prepare_process_for_kafka()).
 #pragma once
 
 #include <librdkafka/rdkafka.h>
@@ -16,7 +36,7 @@
 
 namespace outbox {
 
-// What a client presents with sasl_mechanism OAUTHBEARER.
+// The token that a client presents with sasl_mechanism OAUTHBEARER.
 struct Token {
     std::string value{};
     std::string principal{};  // for messages of the library
@@ -25,42 +45,45 @@ struct Token {
 
 class KafkaClient {
   public:
-    // `type`: a consumer joins nothing. It is for questions about groups: asked with a producer they
-    // can end the process, up to librdkafka 2.14 at least, when another broker has to answer them
-    // (librdkafka issue 5040).
-    // `wake`: the descriptor, an eventfd, which becomes readable when the queue has something; -1:
-    // none. May throw std::bad_alloc.
+    // `type`: a consumer only asks questions about groups, and joins none. A producer that asks
+    // them may end the process, at least up to librdkafka 2.14, if another broker has to answer
+    // (librdkafka issue 5040). `wake`: an eventfd that becomes readable when the queue has an
+    // event, or -1. May throw std::bad_alloc.
     KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t type = RD_KAFKA_PRODUCER);
-    // Waits for nothing: the library's threads end beside us, and what they have not sent is dropped.
+    // Does not wait: the library's threads end on their own, and what they have not sent is
+    // dropped.
     ~KafkaClient();
     KafkaClient(const KafkaClient&) = delete;
     KafkaClient& operator=(const KafkaClient&) = delete;
 
-    // Why there is no handle; empty: there is one.
+    // Returns why the handle could not be created, or an empty string.
     const std::string& failure() const noexcept { return failure_; }
     rd_kafka_t* get() const noexcept { return handle_; }
 
-    // The descriptor is not touched any more.
+    // After this call nothing writes to the descriptor.
     void stop_waking() noexcept;
-    // The next thing in the queue; nullptr: it is empty.
+    // Returns the next event, or nullptr if the queue is empty.
     rd_kafka_event_t* next_event() noexcept;
 
-    // The library has asked for a token since the last one, which next_event() notices.
+    // Returns true if the library has asked for a token since the last one. next_event() notices
+    // this.
     bool wants_token() const noexcept { return wants_token_; }
     // May throw std::bad_alloc.
     void set_token(const Token& token);
-    // There is none for now. The library asks again in ten seconds.
+    // Says that there is no token for now. The library asks again in ten seconds.
     void refuse_token(const std::string& why) noexcept;
 
-    // The longest time that a broker has throttled us for, since the last call.
+    // Returns the longest time that a broker has throttled the client since the last call.
     Micros take_throttle() noexcept;
-    // A new handle of a topic, and how its records are placed. May throw std::bad_alloc.
+    // Returns a new handle of a topic, and sets `placement`, which places its records. May throw
+    // std::bad_alloc.
     rd_kafka_topic_t* new_topic(const std::string& name, const std::string& partitioner,
                                 Placement*& placement);
-    // What the cluster has more of than can be borne; empty: nothing. The descriptor becomes readable
-    // when there is something.
+    // Returns which limit the cluster exceeds, or an empty string. The descriptor becomes readable
+    // when it exceeds one.
     std::string excess() const;
-    // What an error means to the reader: the library does not know why an address was refused.
+    // Returns a text for people: it says why an address was refused, which the library does not
+    // know.
     std::string explain(rd_kafka_resp_err_t code, const char* error) const;
 
     struct Shared;
@@ -82,12 +105,12 @@ class KafkaClient {
     rd_kafka_t* handle_ = nullptr;
     rd_kafka_queue_t* queue_ = nullptr;
     const std::vector<std::string> token_extensions_;  // names and values in turn
-    std::string token_;                                // to conceal it
+    std::string token_;                                // kept to conceal it
     bool wants_token_ = false;
 };
 
-// Before the first client: a process that exits while threads of the library run frees nothing that
-// they use.
+// Call it before the first client. Makes sure that a process that exits while threads of the
+// library run frees nothing that they use.
 void prepare_process_for_kafka();
 
 }  // namespace outbox

@@ -1,7 +1,8 @@
-// Whether a cluster can be reached, takes our login, and has the topics: asks for metadata, which
-// changes nothing. Whether a topic may be written to, no request tells that has no consequence.
+// Checks whether a cluster can be reached, accepts our login, and has the topics. It asks for
+// metadata, which changes nothing. It cannot tell whether a topic may be written to, because that
+// would need a record.
 //
-// The library answers such questions to a thread that waits, so there is one.
+// The library's functions for such questions block, so a thread of the check calls them.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ namespace outbox {
 
 namespace {
 
-// Questions to a cluster, in a thread of their own.
+// Asks a cluster, in a thread of its own.
 class Questions {
   public:
     Questions(const KafkaOptions& options, std::vector<std::string> topics, const Clock& clock)
@@ -39,12 +40,12 @@ class Questions {
                 close(descriptor);
     }
 
-    // Readable when all of them are answered.
+    // Becomes readable when all questions are answered.
     int descriptor() const noexcept { return answered_; }
     std::atomic<bool> done = false;
-    std::vector<Finding> findings;  // when they are
+    std::vector<Finding> findings;  // valid once `done` is set
 
-    // A thread has nobody to throw to.
+    // Nobody would catch an exception of this thread.
     void run() noexcept {
         try {
             ask();
@@ -61,7 +62,7 @@ class Questions {
     using Metadata =
         std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
 
-    static constexpr int at_a_time = 200;  // milliseconds; then errors are looked at
+    static constexpr int at_a_time = 200;  // milliseconds; then it looks for errors
 
     void ask() {
         TokenLogin login(options_, clock_);
@@ -117,7 +118,7 @@ class Questions {
         poll(&watched, 1, static_cast<int>(std::min<Micros>(left / 1000 + 1, at_a_time)));
     }
 
-    // False: there is none, and none can be had.
+    // Returns false if the login needs a token and cannot get one.
     bool get_token(TokenLogin& login) {
         Credentials::State state = login.need(clock_.now());
         while (state == Credentials::State::pending) {
@@ -158,7 +159,7 @@ class Questions {
                     (found.partition_cnt == 1 ? " partition" : " partitions")};
     }
 
-    // nullptr: error_ says why not.
+    // Returns nullptr if there is no answer; error_ then says why.
     Metadata metadata(KafkaClient& client, rd_kafka_topic_t* topic, Micros limit) {
         const Micros give_up = clock_.now() + limit;
         const rd_kafka_metadata_t* answer = nullptr;
@@ -176,7 +177,7 @@ class Questions {
         return {answer, rd_kafka_metadata_destroy};
     }
 
-    // True: there is no broker to be had.
+    // Returns true if no broker can be reached.
     bool take_errors(KafkaClient& client) {
         bool is_down = false;
         while (rd_kafka_event_t* event = client.next_event()) {
@@ -223,7 +224,7 @@ class KafkaCheck final : public Check {
         if (!started_) {
             started_ = true;
             const SignalsBlocked blocked;
-            // It may outlive us.
+            // The thread may outlive the check.
             std::thread([questions = questions_] { questions->run(); }).detach();
             return false;
         }

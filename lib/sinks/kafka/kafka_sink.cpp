@@ -1,12 +1,13 @@
 // The kafka sink: each event of a batch is a record, and the batch is settled when the broker has
 // acknowledged, or refused, every one of them.
 //
-// Records that were produced cannot be taken back one by one. When a record fails, or a batch takes too
-// long, the sink gives up the producer with everything that it has in flight: acknowledged records
-// count, and the next producer sends the others again. The pipeline has one batch of a key in flight,
-// and no record of a partition arrives after one that failed, so the order of a key holds.
+// Produced records cannot be taken back one by one. When a record fails, or a batch takes too long,
+// the sink gives up the producer with everything that it has in flight. Acknowledged records count,
+// and the next producer sends the others again. Only one batch of a key is in flight, and after a
+// record fails no later one of its partition arrives. So the order of each key holds.
 //
-// Topics on trial (trials.hpp) have a second producer.
+// Topics on trial (trials.hpp) use a second producer. One thread drives the sink; client.hpp says
+// which callbacks run elsewhere.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -36,16 +37,16 @@ namespace {
 
 constexpr std::size_t usual_batches = 32;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
-// A producer that stops says so before it says which record was to blame.
+// A producer that stops says so before it reports the record that was to blame.
 constexpr Micros wait_for_blame = milliseconds(200);
 
-// A producer, and what it has in flight.
+// A producer with the batches that it has in flight.
 struct Line {
     explicit Line(KafkaOptions of) : options(std::move(of)) {}
 
     const KafkaOptions options;
     std::deque<std::unique_ptr<Sending>> sendings{};  // in the order they were sent
-    std::unique_ptr<Producer> producer{};             // must go before the sendings
+    std::unique_ptr<Producer> producer{};             // destroyed before the sendings
     Micros broken_at = never;
     Micros disconnected_at = 0;
 };
@@ -110,7 +111,7 @@ class KafkaSink final : public Sink {
         std::string topic;
         options_.topic.append_to(topic, *batch.events.front(), options_.source);
         if (std::optional<std::string> why = invalid_topic_name(topic)) {
-            // A name that no event has a part in is everybody's.
+            // A constant topic name that is invalid is the destination's fault, not the event's.
             const bool own = !options_.topic.is_constant();
             outcomes_.push_back(
                 {&batch, own ? Fate::refused : Fate::unavailable, std::move(*why), 0, own});
@@ -154,7 +155,8 @@ class KafkaSink final : public Sink {
         std::erase_if(waiting_, [&](Waiting& next) { return start(next); });
     }
 
-    // False: it has to wait, for schemas or a token, or until a producer can be replaced.
+    // Returns false if the batch has to wait: for schemas, for a token, or until a producer can be
+    // replaced.
     bool start(Waiting& next) {
         if (are_pending(next.schemas))
             return false;
@@ -233,7 +235,7 @@ class KafkaSink final : public Sink {
                 delivery->error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_given_up(delivery->error);
             together |= is_refused_together(*delivery, line.options.one_by_one);
             trials_.note(*delivery, sending.topic, now);
-            // What a producer that stops drops waits for the reason.
+            // A record that a stopping producer drops gets its outcome later, with the reason.
             if (!is_dropped(delivery->error) && --sending.left == 0)
                 finish(sending, now);
         }
@@ -248,7 +250,7 @@ class KafkaSink final : public Sink {
         else if (line.broken_at != never && (blamed || now >= line.broken_at + wait_for_blame))
             give_up(line, blamed || producer.has_confirmed() ? Fate::undone : Fate::unavailable);
         else if (producer.is_disconnected() && !producer.has_confirmed())
-            give_up(line, Fate::unavailable);  // it never was connected
+            give_up(line, Fate::unavailable);  // it has never been connected
     }
 
     Micros deadline(const Line& line) const noexcept {
@@ -257,12 +259,12 @@ class KafkaSink final : public Sink {
         return line.sendings.empty() ? never : due(line, *line.sendings.front());
     }
 
-    // When the batch has taken too long.
+    // Returns when the batch will have taken too long.
     Micros due(const Line& line, const Sending& sending) const noexcept {
         const Micros answer = sending.sent_at + options_.limits.request;
         if (line.producer == nullptr || !line.producer->is_disconnected())
             return answer;
-        // librdkafka connects again, and then nothing is sent twice.
+        // Until then librdkafka may connect again, and sends nothing twice.
         return std::min(answer,
                         std::max(line.disconnected_at, sending.sent_at) + options_.limits.connect);
     }
@@ -279,7 +281,8 @@ class KafkaSink final : public Sink {
         give_up(line, Fate::undone, late);
     }
 
-    // The producer, and everything that it has in flight. `fate`: of records without a report.
+    // Gives up the producer and everything that it has in flight. `fate` is that of records without
+    // a report.
     void give_up(Line& line, Fate fate, const std::set<const Sending*>& late = {}) {
         const std::string why = line.producer->trouble();
         if (line.producer->is_refused())
@@ -289,7 +292,7 @@ class KafkaSink final : public Sink {
             report(*sending, is_late ? Fate::failed : fate,
                    is_late ? no_answer_within(options_.limits.request) : why);
             if (fate == Fate::unavailable)
-                fate = Fate::undone;  // one report of it is enough
+                fate = Fate::undone;  // one batch that reports it is enough
         }
         line.producer.reset();
         line.sendings.clear();

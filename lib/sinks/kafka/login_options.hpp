@@ -12,9 +12,9 @@
 namespace outbox {
 
 struct KafkaLogin {
-    std::string mechanism;  // empty: nobody logs in
+    std::string mechanism;  // empty if there is no login
     std::string user, password;
-    // With the mechanism OAUTHBEARER: where tokens come from.
+    // Where tokens come from with the mechanism OAUTHBEARER.
     std::string token_endpoint, client_id, client_secret, scope;
     std::vector<std::string> token_extensions;  // names and values in turn
     AwsOptions aws;                             // with AWS_MSK_IAM
@@ -70,7 +70,7 @@ inline constexpr OptionSpec client_secret_option{
     .description = "with OAUTHBEARER, secret of the client",
     .secret = true};
 
-// Rules between them.
+// Rules between the options.
 std::optional<Error> check_login(const OptionValues& values);
 
 KafkaLogin kafka_login(const Destination& destination);

@@ -9,7 +9,7 @@ namespace outbox {
 
 static constexpr Micros lifetime = seconds(900);  // the longest that MSK accepts
 
-// The parts, and their order, are those of Amazon's own signers.
+// Amazon's own signers have the same parts in the same order.
 std::string sign_msk_token(const std::string& region, const AwsKeys& keys, Micros unix_time) {
     const std::string host = "kafka." + region + ".amazonaws.com";
     Sigv4 signature(region, "kafka-cluster");

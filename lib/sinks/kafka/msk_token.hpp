@@ -1,4 +1,5 @@
-// Tokens for Amazon MSK: each is a URL that is signed with AWS keys, and encoded. Nobody is asked for it.
+// Makes tokens for Amazon MSK without a request: each is an encoded URL that is signed with AWS
+// keys.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace outbox {
 
-// The token, which is valid for 15 minutes from `unix_time`.
+// Returns the token, which is valid for 15 minutes from `unix_time`.
 std::string sign_msk_token(const std::string& region, const AwsKeys& keys, Micros unix_time);
 
 // May throw std::bad_alloc.

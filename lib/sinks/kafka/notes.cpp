@@ -11,11 +11,11 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t max_lines = 10;  // until somebody asks
-constexpr std::size_t max_line = 500;
+constexpr std::size_t most_lines = 10;  // kept until the next report
+constexpr std::size_t longest_line = 500;
 
 struct Notes {
-    std::mutex mutex;  // of what is not atomic
+    std::mutex mutex;  // for the members that are not atomic
     LatencyHistogram round_trips;
     std::vector<std::string> lines;
     std::atomic<std::uint64_t> connects = 0;
@@ -29,13 +29,13 @@ Notes& notes() {
 }
 
 void note_line(const rd_kafka_t*, int, const char* about, const char* text) noexcept {
-    if (std::strcmp(about, "CONFWARN") == 0)  // of settings that are meant as they are
+    if (std::strcmp(about, "CONFWARN") == 0)  // warnings about settings that we want
         return;
     try {
         const std::lock_guard lock(notes().mutex);
-        if (notes().lines.size() < max_lines)
-            notes().lines.push_back(printable(text, max_line));
-    } catch (...) {  // no memory for a line
+        if (notes().lines.size() < most_lines)
+            notes().lines.push_back(printable(text, longest_line));
+    } catch (...) {  // no memory for the line
     }
 }
 

@@ -1,8 +1,8 @@
-// What librdkafka tells of its connections and in its log, of all clients of this process, which has
-// one destination: a producer may be replaced, and the figures go on.
+// Notes what librdkafka says about its connections and in its log, for all clients of this process.
+// A process has one destination, and the figures go on when a producer is replaced.
 //
-// They are counted where requests pass. The library's own statistics are a document with an entry
-// for each partition, which is large, and as large as a cluster wants it to be.
+// Interceptors count them. The library's own statistics are a document with an entry for each
+// partition, so a large cluster would make it very large.
 #pragma once
 
 #include <librdkafka/rdkafka.h>
@@ -13,10 +13,10 @@
 
 namespace outbox {
 
-// Before the client is made.
+// Call it before the client is made.
 void take_notes_of(rd_kafka_conf_t* conf);
 
-// `queued`: records that were not acknowledged. May throw std::bad_alloc.
+// `queued` is the number of records that were not acknowledged. May throw std::bad_alloc.
 void report_notes(std::size_t queued, SinkReport& report);
 
 }  // namespace outbox

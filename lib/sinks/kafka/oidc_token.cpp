@@ -14,10 +14,10 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t max_token_answer = 64 * 1024;
-constexpr std::size_t max_token = 32 * 1024;
-// An issuer must not make the time wrap around.
-constexpr std::int64_t max_lifetime = 366 * 24 * 3600;  // in seconds
+constexpr std::size_t longest_answer = 64 * 1024;
+constexpr std::size_t longest_token = 32 * 1024;
+// Keeps an issuer from making the time overflow.
+constexpr std::int64_t longest_lifetime = 366 * 24 * 3600;  // in seconds
 
 // RFC 6749, section 2.3.1.
 std::string basic(const KafkaOptions& options) {
@@ -34,7 +34,7 @@ std::optional<std::int64_t> lifetime_in(const Json::Value& answer) {
     const Json::Value* member = json_member(answer, "expires_in");
     if (member == nullptr)
         return std::nullopt;
-    if (member->isString())  // as some issuers write it
+    if (member->isString())  // some issuers write it so
         return parse_integer(member->asString());
     return member->isInt64() ? std::optional<std::int64_t>(member->asInt64()) : std::nullopt;
 }
@@ -91,11 +91,11 @@ class OidcToken final : public TokenSource {
         const auto fail = [&](const std::string& why) {
             TokenSource::fail("no token of " + issuer_ + ": " + why, now);
         };
+        // The body of a failed answer may be shown; that of another one may have a token.
         if (exchange_.status != 200)
-            return fail(exchange_.status / 100 == 2
-                            ? "HTTP " + std::to_string(exchange_.status)  // its body may have one
-                            : explain(exchange_));
-        if (exchange_.body.size() >= max_token_answer)
+            return fail(exchange_.status / 100 == 2 ? "HTTP " + std::to_string(exchange_.status)
+                                                    : explain(exchange_));
+        if (exchange_.body.size() >= longest_answer)
             return fail("its answer is too large");
         const std::optional<Json::Value> answer = parse_json(exchange_.body);
         if (!answer || !answer->isObject())
@@ -117,7 +117,7 @@ class OidcToken final : public TokenSource {
     const bool has_secret_;
     std::string body_;
     Exchange exchange_;
-    HttpClient client_;  // must go before the exchange
+    HttpClient client_;  // destroyed before the exchange
     std::vector<Exchange*> done_;
 };
 

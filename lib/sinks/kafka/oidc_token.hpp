@@ -1,4 +1,4 @@
-// Tokens of an issuer, by the client credentials grant of OAuth 2.0 (RFC 6749, section 4.4).
+// Gets tokens from an issuer, by the client credentials grant of OAuth 2.0 (RFC 6749, section 4.4).
 #pragma once
 
 #include <memory>

@@ -15,10 +15,10 @@ namespace outbox {
 
 struct KafkaOptions {
     std::string source;   // the database events come from
-    std::string brokers;  // "host:port,host:port", to begin with
+    std::string brokers;  // "host:port,host:port", for the first connections
     bool tls = false;
     std::string ca_file;
-    std::string certificate, private_key;  // of the client, as PEM; empty: none
+    std::string certificate, private_key;  // of the client, as PEM, or empty
     KafkaLogin login;
     TransportOptions https;  // for requests to servers that are not brokers
     TextTemplate topic;
@@ -26,14 +26,14 @@ struct KafkaOptions {
     SchemaOptions schemas;
     std::optional<TopicFilter> tombstone_after;  // types of events
     std::string partitioner;
-    std::string partition_header;  // the header that has the partition; empty: the partitioner says
-    std::string compression;       // empty: the best one that the library has
+    std::string partition_header;  // header with the partition; if empty, the partitioner decides
+    std::string compression;       // if empty, the best one that the library has
     std::size_t batch_size = 0;
     std::size_t max_request_size = 0;
     bool exactly_once = false;
     std::string identity;          // of the destination
-    std::string transactional_id;  // empty: no transactions
-    bool one_by_one = false;       // each record has a request of its own
+    std::string transactional_id;  // empty if there are no transactions
+    bool one_by_one = false;       // sends each record in a request of its own
     bool receipts = false;
     TimeLimits limits;
     AllowedHosts allowed_hosts;

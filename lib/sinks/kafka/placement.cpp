@@ -13,7 +13,7 @@ void Placement::begin_batch() noexcept {
     keyless_ = none;
 }
 
-// Another thread may begin a batch meanwhile, so what was read once is used.
+// Uses only the value that the exchange has read: the sink may begin another batch meanwhile.
 std::int32_t Placement::of_batch(std::int32_t partitions) noexcept {
     std::int32_t chosen = 0;
     return of_batch_.compare_exchange_strong(chosen, partitions) ? partitions

@@ -1,8 +1,8 @@
-// Which partition of a topic a record goes to, if no header of the event says so.
+// Chooses the partition of a record, if no header of the event names one.
 //
-// When a topic gets more partitions, keys move. A batch keeps the number of partitions that its first
-// record met. So none of its records arrives at the new partition of a key before one ahead of it has
-// arrived at the old one, and of a key only one batch is in flight.
+// When a topic gets more partitions, the partitions of keys change. A batch therefore keeps the
+// number of partitions that its first record met, and only one batch of a key is in flight. So no
+// record reaches the new partition of its key before an earlier one has reached the old one.
 #pragma once
 
 #include <librdkafka/rdkafka.h>
@@ -15,13 +15,13 @@ namespace outbox {
 
 class Placement {
   public:
-    // `partitioner`: murmur2_random or consistent_random.
+    // `partitioner` is "murmur2_random" or "consistent_random".
     explicit Placement(std::string_view partitioner) noexcept;
 
     void begin_batch() noexcept;
 
-    // For the partitioner that librdkafka calls, in any of its threads. Records of a batch that have
-    // no key go to one partition, chosen at random.
+    // Called by librdkafka in any of its threads, so the members are atomics. Records of a batch
+    // without a key go to one partition, chosen at random.
     std::int32_t choose(const rd_kafka_topic_t* topic, const void* key, std::size_t size,
                         std::int32_t partitions) noexcept;
 
@@ -29,8 +29,8 @@ class Placement {
     std::int32_t of_batch(std::int32_t partitions) noexcept;
 
     decltype(&rd_kafka_msg_partitioner_murmur2_random) function_;
-    std::atomic<std::int32_t> of_batch_ = 0;    // 0: the batch has not chosen yet
-    std::atomic<std::int32_t> keyless_ = none;  // where records without a key go
+    std::atomic<std::int32_t> of_batch_ = 0;    // 0 if the batch has not chosen yet
+    std::atomic<std::int32_t> keyless_ = none;  // partition of records without a key
     static constexpr std::int32_t none = -1;
 };
 

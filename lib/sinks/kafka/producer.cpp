@@ -54,8 +54,8 @@ void Producer::begin_batch(const std::string& topic_name) {
     topic(topic_name).placement->begin_batch();
 }
 
-// Sends a question whose answer the library takes in by itself: that a topic is missing, or must not
-// be seen, it would believe for a while.
+// Asks for the topic again; the library takes in the answer by itself. Otherwise it would believe
+// for a while that the topic is missing or must not be seen.
 void Producer::ask_about(rd_kafka_topic_t* topic) noexcept {
     const rd_kafka_metadata_t* metadata = nullptr;
     if (rd_kafka_metadata(client_.get(), 0, topic, &metadata, 0) == RD_KAFKA_RESP_ERR_NO_ERROR)
@@ -66,8 +66,8 @@ static std::int64_t timestamp_of(const Event& event) {
     return std::max<std::int64_t>(1, event.occurred_at / 1000);  // 0 would be "now"
 }
 
-// rd_kafka_producev() and no other: rd_kafka_produceva() frees headers twice when the partition does
-// not exist (librdkafka issue 4628, up to 2.11).
+// Must not be rd_kafka_produceva(), which frees headers twice when the partition does not exist
+// (librdkafka issue 4628, up to 2.11).
 rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event& event,
                                       std::int32_t partition, RecordEncoder& encoder,
                                       Delivery& delivery, const RecordValue& as) {
@@ -81,7 +81,7 @@ rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event
         framed_.assign(as.frame).append(*value);
         value = framed_;
     }
-    // No pointer is no value: an empty one needs some.
+    // A null pointer means that there is no value, so an empty value needs a pointer, too.
     const auto pointer_to = [](std::string_view text) {
         return const_cast<char*>(text.data() != nullptr ? text.data() : "");
     };
@@ -89,7 +89,8 @@ rd_kafka_resp_err_t Producer::produce(const std::string& topic_name, const Event
     const std::size_t size = value ? value->size() : 0;
     const std::string_view key = encoder.key(event);
     const void* const key_data = key.empty() ? nullptr : key.data();
-    // The library keeps a copy: when the batch has been given up it may still be writing it.
+    // The library keeps a copy, because it may still be writing the record when the batch has been
+    // given up.
     const rd_kafka_resp_err_t error = rd_kafka_producev(
         client_.get(), RD_KAFKA_V_RKT(handle), RD_KAFKA_V_PARTITION(partition),
         RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(key_data, key.size()),

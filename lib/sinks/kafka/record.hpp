@@ -1,4 +1,5 @@
-// An event as a record of Kafka: its value and its headers. Key and timestamp are those of the event.
+// An event as a record of Kafka: its value and its headers. Key and timestamp are those of the
+// event.
 //
 //   format      value                    headers
 //   attributes  the payload              event_id, event_type, aggregate_type, aggregate_id, version,
@@ -6,10 +7,11 @@
 //   binary      the payload              ce_<CloudEvents attribute>, content-type, other headers
 //   structured  a CloudEvents document   content-type, headers that are not in the document
 //
-// An event without payload has no value, which is a tombstone; in the format structured it has a
-// document without data. `traceparent` and `tracestate` keep their names in every format.
+// An event without payload is a record without value, which is a tombstone. In the format
+// structured it has a document without data. `traceparent` and `tracestate` keep their names in
+// every format.
 //
-// RecordForm has what Kafka Connect's converters can do beside that.
+// RecordForm has options for what Kafka Connect's converters can do as well.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +29,14 @@ class RecordEncoder {
   public:
     RecordEncoder(RecordForm form, std::string_view database);
 
-    // The key of the event's record, which is valid until the next call; empty: it has none.
+    // Returns the key of the event's record, or an empty text. It is valid until the next call.
     std::string_view key(const Event& event);
 
-    // Calls header(name, value) for each header, and returns the value, which is valid until the next
-    // call; std::nullopt: the record has none.
+    // Calls header(name, value) for each header. Returns the value, or std::nullopt if the record
+    // has none. It is valid until the next call.
     std::optional<std::string_view> encode(const Event& event, const TakePart& header);
 
-    // About what the event adds to a request.
+    // Returns about how much the event adds to a request.
     static std::size_t size_of(const Event& event) noexcept;
 
   private:
@@ -44,7 +46,7 @@ class RecordEncoder {
     std::string source_prefix_;
     RequestContent document_;  // of a structured event
     std::string key_;          // as JSON
-    std::string payload_;      // where it is not as it was
+    std::string payload_;      // if it is not sent unchanged
 };
 
 }  // namespace outbox

@@ -1,4 +1,4 @@
-// What options say about the records that events become.
+// Options for how events become records.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,17 @@
 
 namespace outbox {
 
-// What becomes of a payload whose content type is JSON, unless the format is `structured`.
+// Form of a payload whose content type is JSON, unless the format is `structured`.
 enum class JsonPayload {
     unchanged,
     compact,  // without white space between tokens
-    string,   // a JSON string that has the document as its text
+    string,   // a JSON string with the text of the document
 };
 
 struct RecordForm {
     EventFormat format = EventFormat::attributes;
     std::vector<NamedAttribute>
-        headers{};          // of the format `attributes`; empty: all, as they are named
+        headers{};          // of the format `attributes`; if empty, all under their own names
     bool json_key = false;  // the key is a JSON string
     JsonPayload json_payload = JsonPayload::unchanged;
 };

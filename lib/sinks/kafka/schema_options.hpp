@@ -9,12 +9,12 @@
 namespace outbox {
 
 struct SchemaOptions {
-    std::string registry;  // its URL, without a slash at the end; empty: ids come from headers
+    std::string registry;  // its URL, without a slash at the end; if empty, ids come from headers
     std::string user, password;  // of basic authentication
-    TextTemplate subject;        // empty: the topic with "-value"
-    std::string id_header;       // the header that has the id; empty: the registry is asked
+    TextTemplate subject;        // if empty, the topic with "-value"
+    std::string id_header;       // header with the id; if empty, the registry is asked
     bool protobuf = false;       // the frame has message indexes
-    std::string index_header;    // the header that has them; empty: always the first message
+    std::string index_header;    // header with the indexes; if empty, always the first message
 
     bool are_used() const noexcept { return !registry.empty() || !id_header.empty(); }
 };
@@ -58,7 +58,7 @@ inline constexpr OptionSpec registry_password_option{.name = "registry_password"
                                                      .description = "password of that user",
                                                      .secret = true};
 
-// Rules between them.
+// Rules between the options.
 std::optional<Error> check_schemas(const OptionValues& values);
 
 SchemaOptions schema_options(const OptionValues& values);

@@ -9,11 +9,11 @@
 
 namespace outbox {
 
-static constexpr std::size_t max_subjects = 1000;
-static constexpr std::size_t max_questions = 4;  // at the same time
-// The answer has the text of the schema.
-static constexpr std::size_t max_schema_answer = 1024 * 1024;
-static constexpr std::size_t max_indexes = 32;
+static constexpr std::size_t most_subjects = 1000;
+static constexpr std::size_t most_questions = 4;  // at the same time
+// An answer has the text of the schema.
+static constexpr std::size_t longest_answer = 1024 * 1024;
+static constexpr std::size_t most_indexes = 32;
 
 // -------------------------------------------------------------------------------------------------
 // Frames
@@ -222,7 +222,7 @@ void Schemas::take_answer(const Question& question) {
     }
     subjects_.erase(question.subject);  // the next event asks again
     const std::string name = "subject \"" + printable(question.subject, 253) + '"';
-    // "Subject not found" and "version not found". Without such a code it is the URL that is wrong.
+    // "Subject not found" and "version not found". Without such a code, the URL is wrong.
     if (exchange.status == 404 &&
         (number("error_code") == 40401 || number("error_code") == 40402)) {
         schema.state = Schema::State::unknown;

@@ -1,8 +1,8 @@
-// The schemas of events: each is named by its id in front of the payload (Confluent's wire format). The
-// application has encoded the payload, so the sink needs to know nothing of a schema but its id.
+// The schemas of events. A payload has the id of its schema in front of it (Confluent's wire
+// format). The application has encoded the payload, so the sink needs only this id.
 //
-// The id is in a header of the event, or a schema registry is asked for the latest one of a subject.
-// What it answers is kept as long as the relay runs.
+// The id is in a header of the event, or it is that of the latest schema of a subject, which a
+// schema registry is asked for. An answer is kept as long as the relay runs.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct Schema {
     enum class State {
         asking,
         known,
-        unknown,  // the registry has no such subject, so far
-        invalid,  // the event does not name one
-        failed,   // the registry cannot be asked
+        unknown,  // so far, the registry has no such subject
+        invalid,  // the event does not name a schema
+        failed,   // the registry did not answer as it should
     };
     State state = State::asking;
     std::string error{};  // why it is not known
@@ -33,8 +33,8 @@ struct Schema {
 };
 
 struct SchemaOfEvent {
-    std::shared_ptr<const Schema> schema{};  // nullptr: the event has no payload, and so no schema
-    std::string indexes{};                   // of protobuf, encoded
+    std::shared_ptr<const Schema> schema{};  // nullptr if the event has no payload
+    std::string indexes{};                   // message indexes of protobuf, encoded
 };
 
 class Schemas {
@@ -44,12 +44,12 @@ class Schemas {
     int descriptor() const noexcept { return client_ ? client_->descriptor() : -1; }
     Micros deadline() const noexcept { return client_ ? client_->deadline() : never; }
 
-    // Of all events of a batch, which are records of `topic`; empty: payloads have no frame. May have
-    // to ask for some of them.
+    // Returns the schemas of all events of a batch, which are records of `topic`; empty if payloads
+    // have no frame. Asks for those that it does not know.
     std::vector<SchemaOfEvent> of(const Batch& batch, const std::string& topic);
-    // Of a topic whose payloads have the subject that is named after it.
+    // Returns the schema of a topic whose subject is named after it.
     std::shared_ptr<const Schema> of_topic(const std::string& topic);
-    // Takes answers.
+    // Takes in answers.
     void step(Micros now);
 
   private:
@@ -66,25 +66,25 @@ class Schemas {
 
     const SchemaOptions options_;
     const std::string source_;
-    std::string path_;  // in front of that of a subject
+    std::string path_;  // comes before the path of a subject
 
     std::map<std::string, std::shared_ptr<Schema>> subjects_;  // known, or asked for
     std::deque<std::unique_ptr<Question>> waiting_;
     std::vector<std::unique_ptr<Question>> asked_;
-    std::unique_ptr<HttpClient> client_;  // must go before them; nullptr: nobody is asked
+    std::unique_ptr<HttpClient> client_;  // destroyed before them; nullptr if none is asked
     std::vector<Exchange*> done_;
 };
 
-// Whether some of them are still asked for.
+// Returns true if some are still asked for.
 bool are_pending(const std::vector<SchemaOfEvent>& schemas) noexcept;
-// The first that could not be asked for, or nullptr.
+// Returns the first that could not be asked for, or nullptr.
 const Schema* failed_one(const std::vector<SchemaOfEvent>& schemas) noexcept;
 
-// The bytes in front of the payload.
+// Returns the bytes in front of the payload.
 std::string frame_of(const SchemaOfEvent& schema);
 
-// Encodes the path to a message in a schema of protobuf, such as "1" or "0,2". Returns an empty text
-// if it is malformed.
+// Encodes the path to a message in a schema of protobuf, such as "1" or "0,2". Returns an empty
+// text if it is malformed.
 std::string encoded_indexes(std::string_view list);
 
 }  // namespace outbox

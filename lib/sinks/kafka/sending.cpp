@@ -8,10 +8,10 @@
 
 namespace outbox {
 
-// An event behind one of its key that was not sent. The library reports nothing with this error.
+// An earlier event of its key was not sent. The library does not report this error.
 static constexpr rd_kafka_resp_err_t held_back = RD_KAFKA_RESP_ERR__DESTROY;
 
-// Its schema is not known. The library reports this only of values that it has encoded itself.
+// Its schema is not known. The library reports this error only for values that it encodes itself.
 static constexpr rd_kafka_resp_err_t without_schema = RD_KAFKA_RESP_ERR__VALUE_SERIALIZATION;
 
 BatchSender::BatchSender(const KafkaOptions& options)
@@ -29,7 +29,7 @@ void BatchSender::send(Producer& producer, Sending& sending) {
     sending.left = events.size();
     sending.deliveries.resize(events.size());
     producer.begin_batch(sending.topic);
-    std::map<std::string_view, rd_kafka_resp_err_t> held;  // keys of which one was not sent
+    std::map<std::string_view, rd_kafka_resp_err_t> held;  // by key: why an event was not sent
     for (std::size_t i = 0; i < events.size(); i++) {
         const Event& event = *events[i];
         Delivery& delivery = sending.deliveries[i];
@@ -45,7 +45,7 @@ void BatchSender::send(Producer& producer, Sending& sending) {
             delivery.reported = true;
             sending.left--;
         }
-        // What is wrong with an event is not wrong with those behind it.
+        // An event that is wrong does not make those behind it wrong.
         const bool own =
             error == RD_KAFKA_RESP_ERR__INVALID_ARG || verdict_on(error).fate == Fate::refused;
         if (!event.ordering_key.empty() && behind == held.end())
@@ -75,14 +75,14 @@ rd_kafka_resp_err_t BatchSender::produce(Producer& producer, Sending& sending, s
                             {.frame = frame});
 }
 
-// Without a key a tombstone deletes nothing, and an event without payload is one itself.
+// Without a key a tombstone deletes nothing. An event without payload is a tombstone itself.
 bool BatchSender::wants_tombstone(const Event& event) const {
     return tombstone_after_ && event.has_payload && !event.ordering_key.empty() &&
            tombstone_after_->matches(event.event_type);
 }
 
-// It has the headers of its event, so that a consumer that removes duplicates ignores it: it is for
-// the compaction of the topic.
+// The tombstone has the headers of its event, so that consumers that remove duplicates ignore it.
+// It is only for the compaction of the topic.
 rd_kafka_resp_err_t BatchSender::produce_tombstone(Producer& producer, Sending& sending,
                                                    std::size_t i) {
     Event event = *sending.batch->events[i];
@@ -139,7 +139,7 @@ static EventOutcome outcome_of(const Sending& sending, std::size_t i, Fate unrep
     if (delivery.error == RD_KAFKA_RESP_ERR__INVALID_ARG && !sending.complaint.empty())
         return {Fate::refused, sending.complaint, true};
     if (delivery.error == without_schema && !sending.schemas.empty()) {
-        // A subject may be registered later. A header stays what it is.
+        // A subject may be registered later, but a header never changes.
         const Schema& schema = *sending.schemas[i].schema;
         return {Fate::refused, schema.error, schema.state == Schema::State::invalid};
     }
@@ -152,8 +152,8 @@ static EventOutcome outcome_of(const Sending& sending, std::size_t i, Fate unrep
     return {verdict.fate, error, verdict.permanent, verdict.scope};
 }
 
-// What the topic, or the destination, did to one event of a batch holds for those that were given
-// up because of it.
+// If the topic or the destination is the reason for one event of a batch, it is the reason for
+// those that were given up because of it, too.
 static void blame_the_topic(Outcome& outcome) {
     const auto blamed =
         std::find_if(outcome.of_events.begin(), outcome.of_events.end(),
@@ -166,7 +166,7 @@ static void blame_the_topic(Outcome& outcome) {
             own = verdict;
 }
 
-// Each event has an outcome of its own, unless they are all alike.
+// Each event has its own outcome, unless all have the same.
 static void judge_events(Outcome& outcome, const Sending& sending, Fate unreported,
                          const std::string& why, bool one_by_one) {
     outcome.of_events.reserve(sending.deliveries.size());

@@ -1,5 +1,5 @@
-// A batch on its way through a producer: its events become records, and what was reported of the
-// records becomes the outcome of the batch.
+// A batch that a producer sends: its events become records, and the reports on the records become
+// the outcome of the batch.
 #pragma once
 
 #include <cstddef>
@@ -21,24 +21,24 @@ struct Sending {
     Batch* batch = nullptr;
     std::string topic;
     Micros sent_at = 0;
-    std::size_t left = 0;  // records that nothing has been heard of
+    std::size_t left = 0;  // records without a report
     std::vector<Delivery> deliveries{};
-    std::deque<Delivery> tombstones{};     // that follow events, which have pointers to them
-    std::vector<SchemaOfEvent> schemas{};  // of the events; empty: payloads have no frame
-    std::string complaint{};               // about the event that could not even be made a record
-    void* line = nullptr;                  // of the sink, which has the producer
+    std::deque<Delivery> tombstones{};     // follow events, which point to them
+    std::vector<SchemaOfEvent> schemas{};  // one for each event; empty if payloads have no frame
+    std::string complaint{};               // why an event could not be made a record
+    void* line = nullptr;                  // the line of the sink that sends it
 };
 
 class BatchSender {
   public:
     explicit BatchSender(const KafkaOptions& options);
 
-    // Gives the events to the producer. Those that it does not take are reported at once, and so are
-    // those behind one of their key.
+    // Gives the events to the producer. An event that it does not take has its report at once, and
+    // so have those behind it with the same key.
     void send(Producer& producer, Sending& sending);
 
-    // `unreported` is the fate of records that nothing was heard of, and `why` the reason. With
-    // `one_by_one` each record had a request of its own.
+    // `unreported` is the fate of records without a report, and `why` the reason. With `one_by_one`
+    // each record had a request of its own.
     Outcome outcome_of(const Sending& sending, Fate unreported, const std::string& why,
                        bool one_by_one) const;
 
@@ -54,10 +54,11 @@ class BatchSender {
     RecordEncoder encoder_;
 };
 
-// The report that decides about an event: that of the first of its records that has not arrived.
+// Returns the report that decides about an event: that of its first record that has not arrived.
 const Delivery& decisive(const Delivery& delivery) noexcept;
 
-// A broker refuses records that travelled together, and does not say which of them was to blame.
+// Returns true if a broker refused records that were sent together. It does not say which of them
+// was to blame.
 bool is_refused_together(const Delivery& delivery, bool one_by_one) noexcept;
 
 bool any_confirmed(const Outcome& outcome) noexcept;

@@ -7,7 +7,7 @@
 
 namespace outbox {
 
-// A part of the token's lifetime. The library asks for another token after four fifths of it.
+// As a part of the token's lifetime. The library asks for another token after four fifths of it.
 static constexpr int renewed_after = 3, of_parts = 4;
 static constexpr Micros pause_after_failure = seconds(1);
 
@@ -78,8 +78,8 @@ void TokenLogin::step(Micros now) {
         source_->step(now);
 }
 
-// A token that could not be renewed, and is still valid, is set again. The library then asks again
-// after four fifths of the rest of its lifetime.
+// If a token could not be renewed and is still valid, it is set again. The library asks again after
+// four fifths of the rest of its lifetime.
 void TokenLogin::renew(KafkaClient& client, Micros now) {
     if (source_ == nullptr || !client.wants_token())
         return;

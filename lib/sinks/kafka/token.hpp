@@ -1,8 +1,8 @@
-// The token that a client presents with sasl_mechanism OAUTHBEARER. It is fetched, or made, when it is
-// needed first, and renewed before it expires.
+// The token that a client presents with sasl_mechanism OAUTHBEARER. It is fetched or made on first
+// use, and renewed before it expires.
 //
-// The library could fetch tokens, too, where it was built with libcurl. But it does so in a thread of
-// its own, where nothing checks the address.
+// A library that was built with libcurl could fetch tokens, too. But it does so in a thread of its
+// own, where nothing checks the address.
 #pragma once
 
 #include <memory>
@@ -17,24 +17,24 @@ namespace outbox {
 
 class TokenSource : public Credentials {
   public:
-    // After a failure it is `failed` for a moment, in which nothing is fetched.
+    // After a failure it stays `failed` for a while, and does not fetch.
     State need(Micros now) final;
     State step(Micros now) final;
     void rejected() noexcept override { expires_ = renew_ = 0; }
     const std::string& error() const noexcept final { return error_; }
 
-    // While the state is `ready`.
+    // Only valid in the state `ready`.
     const Token& token() const noexcept { return token_; }
     bool is_fetching() const noexcept { return fetching_; }
-    // A few words for the check, such as "of id.example.com".
+    // Returns a few words for the check, such as "of id.example.com".
     virtual std::string origin() const = 0;
 
   protected:
     explicit TokenSource(const Clock& clock) : clock_(clock) {}
 
-    // Ends with take() or fail(), at once or in a later advance().
+    // Must end with take() or fail(), at once or in a later advance().
     virtual void fetch(Micros now) = 0;
-    // Also while nothing is fetched: connections must be served.
+    // Also called while nothing is fetched, because connections need it.
     virtual void advance(Micros now) = 0;
     void take(Token token, Micros lifetime, Micros now);
     void fail(std::string why, Micros now);
@@ -52,7 +52,7 @@ class TokenSource : public Credentials {
     Micros fetch_again_ = 0;  // after a failure
 };
 
-// Logs clients in with tokens, if the mechanism is one with tokens. Otherwise it is always ready.
+// Logs clients in with tokens. It is always ready if the mechanism has none.
 class TokenLogin {
   public:
     TokenLogin(const KafkaOptions& options, const Clock& clock);
@@ -61,13 +61,13 @@ class TokenLogin {
     Micros deadline() const noexcept { return source_ ? source_->deadline() : never; }
     const TokenSource* source() const noexcept { return source_.get(); }
 
-    // No client is made before this is `ready`; each new client is then given the token.
+    // A client may only be made when this is `ready`. Each new client must be given the token.
     Credentials::State need(Micros now);
     void give(KafkaClient& client);
     const std::string& error() const noexcept { return source_->error(); }
 
     void step(Micros now);
-    // Gives a client that asked for it another token, or says why there is none.
+    // If the client has asked for a token, gives it one, or says why there is none.
     void renew(KafkaClient& client, Micros now);
     // A broker refused the token.
     void rejected() noexcept;

@@ -7,7 +7,7 @@
 
 namespace outbox {
 
-// Why no topic can have this name; std::nullopt if one can.
+// Returns why no topic can have this name, or std::nullopt.
 std::optional<std::string> invalid_topic_name(std::string_view name);
 
 }  // namespace outbox

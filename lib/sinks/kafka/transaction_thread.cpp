@@ -14,7 +14,8 @@
 
 namespace outbox {
 
-// How long a call waits before it looks whether it is still wanted; it goes on where it was.
+// A call waits this long before it checks whether the thread has to stop. A repeated call goes on
+// where it was.
 static constexpr int at_a_time = 200;  // milliseconds
 
 namespace {
@@ -40,8 +41,8 @@ using Question =
 
 struct TransactionThread::Shared {
     std::string group;
-    rd_kafka_t* handle = nullptr;        // of the producer, which lives until the thread has ended
-    std::shared_ptr<KafkaClient> asker;  // until the number is known; other threads ask it, too
+    rd_kafka_t* handle = nullptr;        // of the producer, which outlives the thread's calls
+    std::shared_ptr<KafkaClient> asker;  // until the number is known; shared by threads
 
     std::mutex mutex;
     std::condition_variable changed;
@@ -51,7 +52,7 @@ struct TransactionThread::Shared {
     std::int64_t number = 0;
     std::string topic;
     std::optional<Result> result;
-    std::unique_ptr<Producer> producer;  // once it stops
+    std::unique_ptr<Producer> producer;  // set when it stops
 
     void run() noexcept;
     bool is_stopping() {
@@ -69,7 +70,7 @@ struct TransactionThread::Shared {
     Result last_number(const rd_kafka_event_t* answer);
 };
 
-// Calls until it has ended, one way or the other.
+// Repeats the call until it is done or has failed, or the thread has to stop.
 template <class Call>
 OwnedError TransactionThread::Shared::repeat(Call call) {
     while (true) {
@@ -102,7 +103,7 @@ TransactionThread::Result TransactionThread::Shared::start() {
     return result;
 }
 
-// Another broker is to keep the numbers, or it loads them: so it is with a group that is new, and
+// The broker that keeps the numbers changes, or loads them. This happens when a group is new, and
 // when a broker has ended.
 bool TransactionThread::Shared::is_passing(rd_kafka_resp_err_t error) noexcept {
     return error == RD_KAFKA_RESP_ERR_NOT_COORDINATOR ||
@@ -110,7 +111,7 @@ bool TransactionThread::Shared::is_passing(rd_kafka_resp_err_t error) noexcept {
            error == RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS;
 }
 
-// Returns whether it stops.
+// Returns true if the thread has to stop.
 bool TransactionThread::Shared::wait_a_moment() {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, std::chrono::milliseconds(at_a_time), [&] { return stops; });
@@ -122,7 +123,7 @@ TransactionThread::Result TransactionThread::Shared::ask_for_number() {
         rd_kafka_AdminOptions_new(asker->get(), RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS));
     if (queue == nullptr || options == nullptr)
         throw std::bad_alloc();
-    // Transactions that are being ended now count as well.
+    // Waits for transactions that are being ended, so that they count.
     const OwnedError refused(rd_kafka_AdminOptions_set_require_stable_offsets(options.get(), 1));
     const Question question(rd_kafka_ListConsumerGroupOffsets_new(group.c_str(), nullptr));
     rd_kafka_ListConsumerGroupOffsets_t* questions[] = {question.get()};
@@ -133,7 +134,7 @@ TransactionThread::Result TransactionThread::Shared::ask_for_number() {
     return {RD_KAFKA_RESP_ERR__FAIL, asker->excess(), false, {}};
 }
 
-// The number is the offset of a partition. Which one may change, so all are looked at.
+// The number is the offset of a partition. Its topic may change, so the highest of all is taken.
 TransactionThread::Result TransactionThread::Shared::last_number(const rd_kafka_event_t* answer) {
     if (const rd_kafka_resp_err_t error =
             rd_kafka_event_error(const_cast<rd_kafka_event_t*>(answer)))
@@ -171,7 +172,7 @@ TransactionThread::Result TransactionThread::Shared::commit() {
                                                         at_a_time);
         })) {
         Result result = result_of(error);
-        // Nothing was committed, whatever the library makes of the error.
+        // Nothing was committed, even if the library calls the error something else.
         result.must_abort = rd_kafka_error_is_fatal(error.get()) == 0;
         return result;
     }
@@ -190,7 +191,7 @@ TransactionThread::Result TransactionThread::Shared::perform(Task what) {
     return result_of(repeat([&] { return rd_kafka_abort_transaction(handle, at_a_time); }));
 }
 
-// A thread has nobody to throw to.
+// Nobody would catch an exception of this thread.
 void TransactionThread::Shared::run() noexcept {
     std::unique_lock lock(mutex);
     while (true) {

@@ -1,17 +1,19 @@
-// The kafka sink with the option exactly_once (core/transactions.hpp has the protocol with the relay).
+// The kafka sink with the option exactly_once (core/transactions.hpp has the protocol with the
+// relay).
 //
-// Batches that wait form a transaction, together with its number, which is the offset of a group of
-// our own. It is committed when the broker has acknowledged every record and the relay has noted the
-// transaction. If a record fails, the transaction is rolled back: that record has its own fate, and
-// the others are sent again.
+// Waiting batches form a transaction, together with its number, which is the offset of a group that
+// only the sink uses. The transaction is committed when the broker has acknowledged every record
+// and the relay has noted the transaction. If a record fails, the transaction is rolled back: that
+// record has its own fate, and the others are sent again.
 //
-// A commit without an answer leaves the transaction in doubt. The producer is replaced; the new one
-// makes the broker end the transaction one way or the other, and asks for the number. The outcome of
-// the batches is reported only then.
+// A commit without an answer leaves the transaction in doubt. The producer is replaced, and the new
+// one makes the broker end the transaction, either way, and asks for the number. Only then are the
+// outcomes of the batches reported.
 //
-// There are three usual lines: one sends, one commits, and one rests, because a broker makes a producer
-// wait that begins again at once. A further one is for topics on trial (trials.hpp), whose transactions
-// have a single batch.
+// There are three usual lines: one sends, one commits, and one rests, because a broker makes a
+// producer wait that begins again at once. Another line is for topics on trial (trials.hpp), whose
+// transactions have a single batch. Each line has a thread for calls that wait
+// (transaction_thread.hpp); everything else runs in the thread of the sink.
 #include "sinks/kafka/transactional_sink.hpp"
 
 #include <sys/eventfd.h>
@@ -43,8 +45,9 @@ using Task = TransactionThread::Task;
 
 constexpr std::size_t usual_batches = 64;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
-// The others are sent while a transaction ends, and show what is wrong while one is in doubt.
-constexpr std::size_t max_batches_of_transaction = usual_batches / 2;
+// The other batches are sent while a transaction ends. While one is in doubt, they show what is
+// wrong.
+constexpr std::size_t most_batches_of_transaction = usual_batches / 2;
 constexpr std::size_t usual_lines = 3;
 constexpr std::size_t all_lines = usual_lines + 1;
 
@@ -55,11 +58,11 @@ struct Waiting {
     std::vector<SchemaOfEvent> schemas;
 };
 
-// A series of transactions.
+// A producer, and its transactions one after another.
 struct Line {
     enum class State : std::uint8_t {
-        closed,    // there is no producer
-        starting,  // it fences off its predecessor, and asks for the last number
+        closed,    // it has no producer
+        starting,  // ends what its predecessor began, and asks for the last number
         idle,      // no transaction
         sending,   // until all records are acknowledged and the transaction is noted
         committing,
@@ -71,18 +74,18 @@ struct Line {
 
     const KafkaOptions options;
     const std::size_t index;
-    std::deque<Waiting>& waiting;  // usual lines have one in common
+    std::deque<Waiting>& waiting;  // usual lines share one
     State state = State::closed;
     std::deque<std::unique_ptr<Sending>> sendings{};  // of the transaction
-    std::unique_ptr<TransactionThread> thread{};      // must go before the sendings
+    std::unique_ptr<TransactionThread> thread{};      // destroyed before the sendings
     Transaction transaction{};
     bool noted = false;
-    bool in_doubt = false;  // closed or starting: the transaction may have taken effect
-    bool is_known = false;  // what the broker has taken
-    Micros since = 0;       // the state began
+    bool in_doubt = false;  // in closed or starting: the transaction may have taken effect
+    bool is_known = false;  // the number that the broker has
+    Micros since = 0;       // when the state began
     std::string trouble{};  // why it is closed
     std::string why_aborted{};
-    bool aborted_by_broker = false;  // it is not a record that is to blame
+    bool aborted_by_broker = false;  // not because of a record
 };
 
 KafkaOptions options_of_line(KafkaOptions options, std::size_t index) {
@@ -219,7 +222,7 @@ class TransactionalSink final : public Sink, public Transactions {
   private:
     using State = Line::State;
 
-    // Whether it must have a producer.
+    // Returns true if the line must have a producer.
     static bool is_needed(const Line& line) noexcept {
         return !line.is_known || line.in_doubt || !line.waiting.empty();
     }
@@ -296,7 +299,8 @@ class TransactionalSink final : public Sink, public Transactions {
         enter(line, State::starting, now);
     }
 
-    // Lines that start have it in common. Its own group is of no importance.
+    // Lines that start share one client for questions. The group it is configured with does not
+    // matter.
     bool need_asker() {
         if (asker_ == nullptr) {
             asker_ = std::make_shared<KafkaClient>(lines_.front().options, -1, RD_KAFKA_CONSUMER);
@@ -310,7 +314,7 @@ class TransactionalSink final : public Sink, public Transactions {
         enter(line, State::closed, now);
     }
 
-    // Nothing can be sent; what is in flight has been reported, or is in doubt.
+    // Nothing can be sent. Records in flight have been reported, or are in doubt.
     void fail(Line& line, std::string why, Micros now) {
         if (line.thread != nullptr && line.thread->producer().is_refused())
             login_.rejected();
@@ -322,7 +326,7 @@ class TransactionalSink final : public Sink, public Transactions {
         line.waiting.clear();
     }
 
-    // The number goes down when somebody deletes the offsets of the group.
+    // The number is lower than before if somebody has deleted the offsets of the group.
     void started(Line& line, const std::optional<std::int64_t>& number, Micros now) {
         std::optional<std::int64_t>& known = committed_[line.index];
         const bool is_lost = known && number.value_or(0) < *known;
@@ -345,8 +349,8 @@ class TransactionalSink final : public Sink, public Transactions {
 
     // -- a transaction ----------------------------------------------------------------------------
 
-    // One line sends at a time: what waits meanwhile makes the next transaction larger. The line that
-    // has rested longest is next.
+    // One line sends at a time, so that batches that wait meanwhile make the next transaction
+    // larger. The line that has rested longest is next.
     bool may_begin(const Line& line) const noexcept {
         return !line.waiting.empty() &&
                std::none_of(lines_.begin(), lines_.end(), [&](const Line& other) {
@@ -415,7 +419,7 @@ class TransactionalSink final : public Sink, public Transactions {
             look_at(line, now);
     }
 
-    // Whether the transaction goes on, after something was reported of its records.
+    // Aborts the transaction, or commits it if it is ready, after records of it were reported.
     void look_at(Line& line, Micros now) {
         bool failed = false;
         for (const auto& sending : line.sendings)
@@ -471,7 +475,7 @@ class TransactionalSink final : public Sink, public Transactions {
                 }
                 break;
             case State::aborting: {
-                // The producer has pointers into what it has not reported.
+                // The producer still points to what it has not reported.
                 const bool is_done = is_reported(line);
                 report_aborted(line);
                 if (failed)
@@ -491,7 +495,7 @@ class TransactionalSink final : public Sink, public Transactions {
 
     Micros due(const Line& line) const noexcept {
         const Producer& producer = line.thread->producer();
-        // It never was connected, or what it has learned so far has to do.
+        // It has never been connected, or what it has learned so far must be enough.
         if ((line.state == State::starting && producer.is_disconnected()) ||
             producer.is_overgrown())
             return line.since;
@@ -551,8 +555,8 @@ class TransactionalSink final : public Sink, public Transactions {
                       line.why_aborted);
     }
 
-    // Records that did not fail by themselves are undone with the others. `fate` is that of the first
-    // batch without a failed record; one report of it is enough.
+    // Records that did not fail by themselves are undone with the others. `fate` is that of the
+    // first batch without a failed record; one batch that reports it is enough.
     void report_undone(Line& line, Fate fate, const std::string& why) {
         for (const auto& sending : line.sendings) {
             for (Delivery& delivery : sending->deliveries)
@@ -577,9 +581,9 @@ class TransactionalSink final : public Sink, public Transactions {
     WaitSet ready_;
 
     Backoff pauses_;       // between attempts to open a producer
-    Micros again_at_ = 0;  // the next one
+    Micros again_at_ = 0;  // when the next attempt may begin
     bool waits_for_token_ = false;
-    std::deque<Waiting> asking_;  // for schemas
+    std::deque<Waiting> asking_;  // wait for schemas
     std::deque<Waiting> usual_;
     std::deque<Waiting> on_trial_;
     std::array<Line, all_lines> lines_;

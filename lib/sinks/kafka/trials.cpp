@@ -6,7 +6,7 @@
 
 namespace outbox {
 
-// How long a topic is on trial at least.
+// The shortest time that a topic is on trial.
 static constexpr Micros trial_time = seconds(10);
 static constexpr std::size_t max_on_trial = 1000;
 

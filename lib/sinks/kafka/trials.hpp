@@ -1,5 +1,6 @@
-// Topics on trial: a broker refused something of them, so for a while they have a producer of their
-// own, which sends each record in a request of its own, and stops without harm to other topics.
+// Topics on trial. After a broker has refused a record of a topic, another producer sends the
+// records of the topic for a while. It sends each record in a request of its own, and other topics
+// are not affected when it stops.
 #pragma once
 
 #include <map>
@@ -15,15 +16,15 @@ class Trials {
     bool has(const std::string& topic) const { return topics_.contains(topic); }
     bool empty() const noexcept { return topics_.empty(); }
 
-    // To be called for each report. Counts only what a broker said.
+    // Call it for each report. Counts only reports of brokers.
     void note(const Delivery& delivery, const std::string& topic, Micros now);
-    // Counts what the library found by itself as well, such as a missing topic.
+    // Counts what the library finds by itself as well, such as a missing topic.
     void note_failed(const Delivery& delivery, const std::string& topic, Micros now);
-    // To be called for each batch all of whose records were reported.
+    // Call it for each batch when all its records are reported.
     void finished(const Sending& sending, Micros now);
 
   private:
-    std::map<std::string, Micros> topics_;  // and until when at least
+    std::map<std::string, Micros> topics_;  // with the time until when, at least
 };
 
 }  // namespace outbox

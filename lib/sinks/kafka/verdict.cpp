@@ -18,7 +18,7 @@ Verdict verdict_on(rd_kafka_resp_err_t error) noexcept {
         case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
         case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
             return {Fate::refused, Scope::destination, true};
-        case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:  // named by a header; there may be more later
+        case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:  // a header names it; it may exist later
         case RD_KAFKA_RESP_ERR_INVALID_MSG:
         case RD_KAFKA_RESP_ERR_INVALID_RECORD:
         case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:

@@ -1,4 +1,4 @@
-// What errors of Kafka mean for the event, its topic, or the destination.
+// Judges errors of Kafka: what they mean for the event, its topic, or the destination.
 #pragma once
 
 #include <librdkafka/rdkafka.h>
@@ -18,16 +18,16 @@ struct Verdict {
 
 Verdict verdict_on(rd_kafka_resp_err_t error) noexcept;
 
-// The library gave the message up because of something else.
+// The library gave the message up for a reason outside it.
 bool is_given_up(rd_kafka_resp_err_t error) noexcept;
 
-// The producer has stopped, or is about to; it says why once.
+// The producer has stopped or is about to, and says why in an error of its own.
 bool is_dropped(rd_kafka_resp_err_t error) noexcept;
 
-// Something is wrong with the record or its topic, and not with the producer or its transaction.
+// The record or its topic is wrong, not the producer or its transaction.
 bool is_of_record(rd_kafka_resp_err_t error) noexcept;
 
-// One line.
+// Returns one line.
 std::string explain(rd_kafka_resp_err_t error, std::string_view topic);
 
 }  // namespace outbox

@@ -53,7 +53,7 @@ void MqttConnection::step(Micros now) {
 
 void MqttConnection::greet() {
     greeted_ = true;
-    // The broker keeps the session of QoS 2 for as long as the sink tries to resume it.
+    // The broker must keep the session of QoS 2 as long as the sink tries to resume it.
     const auto wait = static_cast<std::uint32_t>(options_.transport.connect_timeout / seconds(1));
     append_connect(stream_.output(), {.client_id = options_.client_id,
                                       .user = options_.user,
@@ -64,7 +64,8 @@ void MqttConnection::greet() {
     stream_.flush();
 }
 
-// Whether an answer to CONNECT may begin with this byte. What is not MQTT would be taken for a length.
+// Returns true if an answer to CONNECT may begin with this byte. In another protocol, the next
+// bytes would be taken for a length.
 static bool may_greet(char first) noexcept {
     const auto type = static_cast<MqttType>(static_cast<unsigned char>(first) >> 4);
     return type == MqttType::connack || type == MqttType::disconnect;
@@ -89,7 +90,7 @@ std::optional<MqttAck> MqttConnection::take(Micros now) {
             return std::nullopt;
         }
         const MqttPacket& packet = *found.packet;
-        stream_.consume(packet.size);  // its bytes stay where they are until the next step()
+        stream_.consume(packet.size);  // the bytes stay in place until the next step()
         if (packet.type == MqttType::disconnect) {
             take_goodbye(packet);
         } else if (state_ == State::connecting) {
@@ -145,7 +146,7 @@ void MqttConnection::accept(const MqttConnack& connack) {
                .retain = allowed.retain_available.value_or(1) == 1};
     session_present_ = connack.session_present;
     const std::uint16_t wanted = allowed.keep_alive.value_or(options_.keep_alive);
-    // Earlier than it must be, because some brokers allow no more than the time itself.
+    // Sends earlier than necessary, because some brokers do not wait longer than the time itself.
     interval_ = wanted > 0 ? seconds(wanted) * 3 / 4 : never / 2;
     if (limits_.max_qos < options_.qos)
         fail("the broker takes QoS " + std::to_string(limits_.max_qos) + " at most (qos)",
@@ -216,7 +217,7 @@ void MqttConnection::close() noexcept {
             stream_.flush();
         }
     } catch (const std::bad_alloc&) {
-        // It ends without.
+        // Closes without DISCONNECT.
     }
     stream_.close();
     state_ = State::closed;

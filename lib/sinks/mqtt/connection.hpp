@@ -3,10 +3,10 @@
 //   open()    starts to connect, also after a failure
 //   step()    continues; then take() returns the answers that have arrived, one by one
 //   ready     the broker has accepted the client; limits() are what it allows
-//   failed    the connection is over; failure() says why, and for whom. What arrived before has been
-//             taken
+//   failed    the connection is over, and all answers were taken; failure() says why, and what it
+//             affects
 //
-// Everything is driven by one thread, and nothing blocks (net/stream.hpp).
+// One thread drives everything, and nothing blocks (net/stream.hpp).
 #pragma once
 
 #include <cstddef>
@@ -46,23 +46,25 @@ class MqttConnection {
     Micros deadline() const noexcept;
     State state() const noexcept { return state_; }
 
-    // These may throw std::bad_alloc.
+    // The functions below may throw std::bad_alloc.
 
-    // `resume`: asks for the session that the broker has kept, see session_present().
+    // With `resume` it asks for the session that the broker has kept; see session_present().
     void open(bool resume = false);
     void step(Micros now);
-    // Returns PUBACK, PUBREC and PUBCOMP until there are no more, or the connection has failed.
+    // Returns PUBACK, PUBREC and PUBCOMP one by one, and std::nullopt if there are no more or the
+    // connection has failed.
     std::optional<MqttAck> take(Micros now);
     void flush();
-    // Ends the connection because of what the broker sent or did not send.
+    // Ends the connection because of what the broker has sent, or has not sent.
     void fail(std::string why, MqttVerdict verdict = {Fate::failed, Scope::connection});
-    // Says goodbye.
+    // Sends DISCONNECT if it can.
     void close() noexcept;
 
     std::string& output() noexcept { return stream_.output(); }
     std::size_t unsent() const noexcept { return stream_.unsent(); }
 
-    // Whether the broker has accepted the client, even if it does not allow what the options need.
+    // Returns true if the broker has accepted the client, even if it does not allow what the
+    // options need.
     bool is_accepted() const noexcept { return accepted_; }
     const MqttLimits& limits() const noexcept { return limits_; }
     bool session_present() const noexcept { return session_present_; }
@@ -92,7 +94,7 @@ class MqttConnection {
     Micros interval_ = 0;        // of keep alive
     Micros ready_since_ = 0;
     Micros sent_at_ = 0;
-    Micros pong_until_ = never;  // a PINGREQ has no answer yet
+    Micros pong_until_ = never;  // set while a PINGREQ has no answer
 };
 
 }  // namespace outbox

@@ -82,7 +82,7 @@ void MqttMessage::add_document(const Event& event) {
 }
 
 std::size_t MqttMessage::size_of(const Event& event) noexcept {
-    constexpr std::size_t names = 300;  // of properties, and what is always there
+    constexpr std::size_t names = 300;  // of properties, and of what every message has
     std::size_t size = names + event.payload.size() + 2 * event.ordering_key.size() +
                        event.topic.size() + event.aggregate_type.size() +
                        event.aggregate_id.size() + event.event_type.size() +

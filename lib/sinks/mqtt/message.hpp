@@ -14,8 +14,7 @@ class MqttMessage {
   public:
     explicit MqttMessage(const MqttOptions& options);
 
-    // Returns std::nullopt, or the reason why the event cannot be a message. May throw
-    // std::bad_alloc.
+    // Returns std::nullopt, or why the event cannot be a message. May throw std::bad_alloc.
     std::optional<std::string> assign(const Event& event);
 
     // Valid until the next assign(), and as long as the event.

@@ -1,6 +1,6 @@
-// Whether a broker can be reached, accepts our login, and allows what the options need. The check
-// connects with a client id of its own, so that it does not disconnect the relay of the destination,
-// and publishes nothing. So it cannot tell whether a topic may be published to.
+// Checks whether a broker can be reached, accepts our login, and allows what the options need. It
+// connects with its own client id, so that it does not disconnect the relay of the destination, and
+// publishes nothing. So it cannot tell whether the client may publish to a topic.
 #include <optional>
 
 #include "core/check.hpp"

@@ -1,17 +1,19 @@
 // The mqtt sink: each event is a message, and a batch is settled when the broker has answered for
-// every one of them. There is one connection, and on it as many messages in flight as the broker's
+// every one of them. There is one connection, with as many messages in flight as the broker's
 // receive maximum allows.
 //
-// A broker processes the messages of a connection in order, and answers for each of them. It may take
-// one and refuse the one before, so a batch has one event of a key (KeyPolicy::one_each).
+// A broker processes the messages of a connection in order, and answers for each of them. It may
+// take one and refuse the one before, so a batch has one event of a key (KeyPolicy::one_each).
 //
-// When a connection ends, or an answer does not come, the messages in flight are unknown. The
-// oldest one is the event that failed, because brokers answer in order; the others are undone, and
-// sent again over the next connection. That one has the same client id, so the broker ends the
-// former connection before it accepts it: what may still be on its way is not delivered later.
+// When a connection ends, or an answer does not come, it is unknown which messages in flight have
+// arrived. Brokers answer in order, so the oldest one is the event that failed. The others are
+// undone, and sent again over the next connection. The next connection has the same client id, so
+// the broker ends the former one before it accepts it, and delivers nothing more from the former
+// one.
 //
 // With QoS 2 the next connection resumes the session, and sends unanswered messages under their old
-// numbers, so the broker knows which of them it has. If it has lost the session, they are unknown.
+// numbers, so that the broker recognizes those that it has. If it has lost the session, it is
+// unknown which of them have arrived.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -33,22 +35,22 @@ constexpr std::size_t usual_batch_bytes = 1024 * 1024;
 constexpr std::size_t max_flights = 16'384;
 constexpr std::size_t max_unsent = 1024 * 1024;  // bytes that the broker has not taken
 constexpr unsigned last_id = 65'535;             // of messages; they count from 1
-// Between attempts to resume a session.
+// Pause between attempts to resume a session.
 constexpr Micros pause_to_resume = milliseconds(200);
-// After another client has taken the client id. Some brokers do not say that this is why they end a
-// connection, so it is also the guess after several that did not last.
+// Pause after another client has taken the client id. Some brokers do not say that this is why they
+// end a connection, so the sink also assumes it after several connections that did not last.
 constexpr Micros first_truce = seconds(1);
 constexpr Micros max_truce = seconds(10);
 constexpr Micros short_life = seconds(10);
 constexpr unsigned max_short_lives = 10;
 constexpr std::size_t max_lines = 8;
 
-// A batch.
+// A batch that is not settled.
 struct Sending {
     Batch* batch;
     std::size_t next = 0;  // index of the first event that has not been sent
     std::size_t left;      // events without an outcome
-    // Empty while all outcomes are the usual one.
+    // Empty while all outcomes are Fate::confirmed.
     std::vector<EventOutcome> outcomes{};
     std::size_t confirmed = 0;
 };
@@ -64,7 +66,7 @@ struct Flight {
     std::size_t index;  // of its event
     Micros sent_at;
     State state = State::published;
-    bool unheard = false;  // QoS 2: nobody has subscribed
+    bool unheard = false;  // QoS 2: no client has subscribed to the topic
 };
 
 class MqttSink final : public Sink {
@@ -181,7 +183,7 @@ class MqttSink final : public Sink {
         in_flight_++;
     }
 
-    // The message that was assigned last.
+    // The message is the one that was assigned last.
     MqttPublish publish_of(unsigned id, bool again) const noexcept {
         return {.topic = message_.topic(),
                 .properties = message_.properties(),
@@ -210,7 +212,7 @@ class MqttSink final : public Sink {
         const std::size_t number = (ack.id + last_id - first_id_) % last_id;
         if (ack.id == 0 || number >= flights_.size() ||
             ack.type != expected(flights_[number].state)) {
-            // Where a session is resumed, mochi says again what it had said before.
+            // When a session resumes, mochi repeats earlier acknowledgements.
             if (!connection_.session_present() || ack.type == MqttType::puback)
                 connection_.fail("the broker sent an answer to a message that is not in flight");
             return;
@@ -224,7 +226,8 @@ class MqttSink final : public Sink {
         }
         std::uint8_t code = ack.code;
         if (ack.type == MqttType::pubcomp) {
-            // A broker that has kept the session forgets a number when it has delivered the message.
+            // In a resumed session, a broker has already delivered a message whose number it does
+            // not know.
             if (code == mqtt_reason::packet_id_not_found && connection_.session_present())
                 code = mqtt_reason::success;
             if (code < mqtt_reason::first_failure)
@@ -300,7 +303,7 @@ class MqttSink final : public Sink {
         give_up(failure, now);
     }
 
-    // Not if the broker ended the connection because of something that would come again.
+    // It must not resume if the broker ended the connection for a reason that would come again.
     bool may_resume(const MqttFailure& failure) const noexcept {
         return options_.qos == 2 && !flights_.empty() &&
                failure.verdict.scope == Scope::connection &&
@@ -324,7 +327,7 @@ class MqttSink final : public Sink {
         truce_why_ = why;
     }
 
-    // Sends what has no answer again, over a connection that has just been made.
+    // Sends the unanswered messages again, over a new connection.
     void resume() {
         resuming_ = false;
         const bool too_many = in_flight_ > connection_.limits().receive_maximum;
@@ -349,7 +352,8 @@ class MqttSink final : public Sink {
         connection_.flush();
     }
 
-    // Reports everything that is in flight. If there was no connection, also what waits for one.
+    // Reports everything that is in flight, and if there was no connection, also what waits for
+    // one.
     void give_up(const MqttFailure& failure, Micros now) {
         resuming_ = false;
         reopen_at_ = never;
@@ -381,13 +385,13 @@ class MqttSink final : public Sink {
         std::erase_if(waiting_, [&](const Sending* sending) { return sending->left == 0; });
         for (Sending* sending : given_up)
             finish(*sending);
-        if (blamed != nullptr)  // the last one, because then nothing is in flight any more
+        if (blamed != nullptr)  // finished last, when nothing is in flight
             finish(*blamed, &blame, now < truce_until_ ? truce_until_ - now : 0);
     }
 
     EventOutcome outcome_of(const MqttFailure& failure) const {
         MqttVerdict verdict = failure.verdict;
-        // There is only one message that the broker may mean.
+        // Only one message can be the cause.
         if (const MqttVerdict own =
                 verdict_on_publish(failure.code, options_.needs_subscribers, own_topics_);
             in_flight_ == 1 && own.permanent)
@@ -408,8 +412,8 @@ class MqttSink final : public Sink {
         sending.outcomes[index] = std::move(outcome);
     }
 
-    // `blame`: the batch has failed as a whole for this reason, unless some of it was confirmed or
-    // refused.
+    // If `blame` is set, the batch has failed as a whole for this reason, unless an event of it was
+    // confirmed or refused.
     void finish(Sending& sending, const EventOutcome* blame = nullptr, Micros retry_after = 0) {
         Outcome outcome{.batch = sending.batch, .retry_after = retry_after};
         if (!sending.outcomes.empty()) {
@@ -448,13 +452,14 @@ class MqttSink final : public Sink {
     std::size_t in_flight_ = 0;   // flights that are not done
 
     bool resuming_ = false;  // flights are from an earlier connection
-    MqttFailure trouble_;    // why; if resuming_
-    Micros lost_at_ = 0;     // since when; if resuming_
+    MqttFailure trouble_;    // why they could not be settled; only if resuming_
+    Micros lost_at_ = 0;     // only if resuming_
     Micros reopen_at_ = never;
     Micros truce_ = first_truce, truce_until_ = 0;
     std::string truce_why_;
     unsigned short_lives_ = 0;  // connections in a row that did not last
-    // The broker has refused a message since the last connection ended. It may end one for that.
+    // The broker has refused a message since the last connection ended, and may end this one for
+    // it.
     bool refused_some_ = false;
     std::vector<std::string> lines_;
     std::vector<Outcome> outcomes_;

@@ -31,7 +31,7 @@ static std::size_t length_of_length(std::size_t value) noexcept {
     return value < 128 ? 1 : value < 16'384 ? 2 : value < 2'097'152 ? 3 : 4;
 }
 
-// Returns the bytes of the first character, or 0 if it is not to be sent (section 1.5.4).
+// Returns the number of bytes of the first character, or 0 if it must not be sent (section 1.5.4).
 static std::size_t good_character(std::string_view text) noexcept {
     const auto first = static_cast<unsigned char>(text.front());
     if (first >= ' ' && first < 0x7f)
@@ -41,7 +41,7 @@ static std::size_t good_character(std::string_view text) noexcept {
         return 0;  // a control character, or not UTF-8
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     const bool is_c1 = length == 2 && first == 0xC2 && byte(1) < 0xA0;
-    // U+FDD0 to U+FDEF, and the last two of each plane.
+    // U+FDD0 to U+FDEF, and the last two of each plane, are not characters.
     const bool is_unused =
         (length == 3 && first == 0xEF &&
          ((byte(1) == 0xB7 && byte(2) >= 0x90 && byte(2) < 0xB0) ||
@@ -186,8 +186,8 @@ void append_disconnect(std::string& out) {
 
 namespace {
 
-// Takes parts from the front of a packet. After a part that is not there, ok() is false and all
-// parts are empty.
+// Takes parts from the front of a packet. If a part is missing, ok() is false from then on, and all
+// further parts are empty.
 class Parts {
   public:
     explicit Parts(std::string_view bytes) : left_(bytes) {}
@@ -257,7 +257,7 @@ bool read_property(Parts& parts, MqttProperties& properties) {
         case 0x27:
             properties.max_packet_size = parts.number(4);
             return *properties.max_packet_size > 0;
-        // Others that these packets may have.
+        // Other properties that these packets may have.
         case 0x11:  // session expiry
             parts.number(4);
             return true;

@@ -1,8 +1,8 @@
 // Packets of MQTT 5, as far as a publisher needs them (OASIS standard, MQTT Version 5.0).
 //
-// Writing appends to a string. Reading takes one packet at a time from what has arrived. A length that
-// the broker sends is compared with `max_packet_in` before anything is kept, and the CONNECT packet
-// tells the broker this limit.
+// Writing appends to a string. Reading takes one packet at a time from the bytes that have arrived.
+// A length that the broker sends is compared with `max_packet_in` before anything is stored, and
+// the CONNECT packet tells the broker this limit.
 #pragma once
 
 #include <cstddef>
@@ -29,19 +29,19 @@ enum class MqttType : std::uint8_t {
 
 constexpr std::size_t max_packet_in = 16 * 1024;
 constexpr std::size_t max_mqtt_text = 65'535;  // bytes of a text in a packet
-// Bytes of the largest packet that the protocol has.
+// Size of the largest packet that the protocol allows, in bytes.
 constexpr std::size_t max_mqtt_packet = 268'435'455 + 5;
 
 // -- writing --------------------------------------------------------------------------------------
 
-// Appends a text as UTF-8 with its length, of at most max_mqtt_text bytes: more is cut off. What MQTT
-// does not allow in a text, or lets a broker end the connection for (control characters, and what
-// is not a character), becomes U+FFFD.
+// Appends a text as UTF-8 with its length. After max_mqtt_text bytes it is cut off. A character
+// that MQTT does not allow, or for which a broker may end the connection (control characters and
+// non-characters), becomes U+FFFD.
 void append_mqtt_text(std::string& out, std::string_view text);
-// Whether append_mqtt_text() changes nothing.
+// Returns true if append_mqtt_text() would not change the text.
 bool is_mqtt_text(std::string_view text) noexcept;
 
-// Properties of a message. Each appends one.
+// Properties of a message. Each function appends one.
 void append_content_type(std::string& properties, std::string_view type);
 void append_message_expiry(std::string& properties, std::uint32_t seconds);
 void append_user_property(std::string& properties, std::string_view name, std::string_view value);
@@ -62,7 +62,7 @@ struct MqttPublish {
     bool again = false;  // it may have been sent before
 };
 std::size_t size_of_publish(const MqttPublish& publish) noexcept;
-// Its size must not exceed max_mqtt_packet.
+// The size must not exceed max_mqtt_packet.
 void append_publish(std::string& out, const MqttPublish& publish);
 void append_pubrel(std::string& out, std::uint16_t id);
 void append_pingreq(std::string& out);
@@ -74,17 +74,18 @@ struct MqttPacket {
     MqttType type{};
     std::uint8_t flags = 0;
     std::string_view body;
-    std::size_t size = 0;  // with its header
+    std::size_t size = 0;  // including its header
 };
 
-// Result of looking for a packet. `packet` and `error` are empty if it has not arrived as a whole.
+// Result of looking for a packet. `packet` and `error` are empty if the packet has not arrived
+// completely.
 struct MqttPacketFound {
     std::optional<MqttPacket> packet{};
     std::string error{};
 };
 MqttPacketFound find_packet(std::string_view input);
 
-// Properties that a publisher looks at.
+// The properties that a publisher needs.
 struct MqttProperties {
     std::string_view reason, server_reference, assigned_client_id;
     std::optional<std::uint32_t> max_packet_size;
@@ -92,7 +93,7 @@ struct MqttProperties {
     std::optional<std::uint8_t> max_qos, retain_available;
 };
 
-// These return std::nullopt if the packet is malformed.
+// The functions below return std::nullopt if the packet is malformed.
 
 struct MqttConnack {
     bool session_present = false;
@@ -100,10 +101,10 @@ struct MqttConnack {
     MqttProperties properties{};
 };
 std::optional<MqttConnack> read_connack(std::string_view body);
-// Whether it is the answer of a broker that has MQTT 3 only.
+// Returns true if it is the answer of a broker that only speaks MQTT 3.
 bool is_connack_of_mqtt3(std::string_view body) noexcept;
 
-// PUBACK, PUBREC or PUBCOMP.
+// Content of PUBACK, PUBREC or PUBCOMP.
 struct MqttAck {
     MqttType type{};
     std::uint16_t id = 0;

@@ -102,7 +102,7 @@ MqttVerdict verdict_on_disconnect(std::uint8_t code) noexcept {
         case 0x96:
         case 0x97:
             return {Fate::throttled, Scope::lane};
-        case 0x87:  // of a message, by a broker that does not answer it
+        case 0x87:  // about a message, from a broker that does not answer it
             return {Fate::unavailable, Scope::lane};
         case 0x86:
         case 0x8a:

@@ -1,4 +1,5 @@
-// What reason codes of MQTT 5 mean for an event, its lane, the connection or the destination.
+// Judges reason codes of MQTT 5: what they mean for an event, its lane, the connection or the
+// destination.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +20,23 @@ constexpr std::uint8_t session_taken_over = 0x8e;
 constexpr std::uint8_t packet_id_not_found = 0x92;
 }  // namespace mqtt_reason
 
-// The parts of an answer that decide about an event.
+// Outcome of an event, according to an answer.
 struct MqttVerdict {
     Fate fate = Fate::confirmed;
     Scope scope = Scope::destination;
     bool permanent = false;
 };
 
-// PUBACK, PUBREC or PUBCOMP. `own_topic`: events of the same lane may have another topic.
+// Judges PUBACK, PUBREC or PUBCOMP. `own_topic` is true if events of the same lane may have other
+// topics.
 MqttVerdict verdict_on_publish(std::uint8_t code, bool needs_subscribers, bool own_topic) noexcept;
-// The broker refuses a connection (CONNACK).
+// Judges CONNACK with which a broker refuses a connection.
 MqttVerdict verdict_on_connect(std::uint8_t code) noexcept;
-// The broker ends a connection (DISCONNECT), for events that it has not answered. Of an event it
-// does not say which it was.
+// Judges DISCONNECT with which a broker ends a connection. It concerns the events without an
+// answer, but does not say which of them is the cause.
 MqttVerdict verdict_on_disconnect(std::uint8_t code) noexcept;
 
-// Returns "0x87 (not authorized)", with what the broker said of it.
+// Returns "0x87 (not authorized)", with the reason that the broker gave.
 std::string describe_reason(std::uint8_t code, std::string_view said);
 
 }  // namespace outbox

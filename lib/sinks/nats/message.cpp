@@ -22,7 +22,8 @@ static bool is_plain(char c) {
     return c >= ' ' && c <= '~' && c != '%';
 }
 
-// Clients differ in what they make of other bytes, and trim blanks at the ends.
+// Other bytes are encoded because clients interpret them differently, and blanks at the ends
+// because they trim them.
 static void append_value(std::string& out, std::string_view value) {
     for (std::size_t i = 0; i < value.size(); i++) {
         const bool is_end = i == 0 || i + 1 == value.size();
@@ -33,7 +34,7 @@ static void append_value(std::string& out, std::string_view value) {
     }
 }
 
-// As the binding over HTTP says (section 3.1.3.2).
+// The binding for HTTP requires this (section 3.1.3.2).
 static void append_cloud_event_value(std::string& out, std::string_view value) {
     for (const char c : value)
         if (is_plain(c) && c != ' ' && c != '"')
@@ -127,7 +128,7 @@ void NatsEncoder::append(std::string& out, std::string_view subject, std::string
 }
 
 std::size_t NatsEncoder::size_of(const Event& event) noexcept {
-    constexpr std::size_t names = 500;  // of headers, and what is always there
+    constexpr std::size_t names = 500;  // of headers, and of what every message has
     std::size_t size = names + event.payload.size() + 2 * event.ordering_key.size() +
                        2 * event.topic.size() + event.aggregate_type.size() +
                        2 * event.aggregate_id.size() + event.event_type.size() +

@@ -5,8 +5,8 @@
 //   binary        headers "ce-..." as the NATS binding of CloudEvents has them
 //   structured    a CloudEvents document
 //
-// A header of the event whose name begins with "Nats-" is left out: such headers are commands to the
-// server, one of which purges the stream.
+// A header of the event whose name begins with "Nats-" is left out, because such headers are
+// commands to the server. One of them purges the stream.
 #pragma once
 
 #include <optional>
@@ -23,13 +23,13 @@ class NatsEncoder {
   public:
     NatsEncoder(EventFormat format, std::string_view database);
 
-    // Conditions under which the server takes the message.
+    // The server takes the message only under these conditions.
     struct Demands {
-        std::string_view stream{};         // that must take it; empty: any
-        std::string_view last_sequence{};  // of its subject; empty: any
+        std::string_view stream{};         // the stream that must take it; any if empty
+        std::string_view last_sequence{};  // sequence of the subject's last message; any if empty
     };
 
-    // Makes the message; size() and append() then concern it. The event must outlive it. May throw
+    // Makes the message, for size() and append(). The event must outlive it. May throw
     // std::bad_alloc.
     void encode(const Event& event, const Demands& demands);
 

@@ -1,9 +1,9 @@
-// Checks whether NATS can be reached, takes our login and has JetStream, and which stream takes each
-// subject. Asks the API of JetStream, which changes nothing. Whether a subject may be published to, no
-// request tells that has no consequence.
+// Checks whether NATS can be reached, accepts our login and has JetStream, and which stream takes
+// each subject. It asks the API of JetStream, which changes nothing. It cannot tell whether a
+// subject may be published to, because that would need a message.
 //
-// The durability of an acknowledged message depends on the stream: its replicas, its storage, and how
-// often the servers force it to the disk. No server tells a client the last of these.
+// The durability of an acknowledged message depends on the stream: on its replicas, its storage,
+// and how often the servers force it to the disk. No server tells a client the last of these.
 #include <deque>
 
 #include "core/check.hpp"
@@ -20,7 +20,7 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t max_streams = 5;  // that are looked at for one subject
+constexpr std::size_t most_streams = 5;  // looked at for one subject
 
 struct Answer {
     enum class Kind { text, no_responders, denied } kind = Kind::text;
@@ -311,7 +311,7 @@ class NatsCheck final : public Check, NatsListener {
     const Clock& clock_;
     const NatsInbox inbox_;
     std::deque<std::string> subjects_;  // not yet looked at
-    std::deque<std::string> streams_;   // of the first one
+    std::deque<std::string> streams_;   // of the first of them
     std::string unusable_;
     std::optional<NatsConnection> connection_;
     Stage stage_ = Stage::start;

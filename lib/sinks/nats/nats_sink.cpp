@@ -1,16 +1,17 @@
 // The nats sink: each event of a batch is a message, and the batch is settled when JetStream has
 // answered every one of them.
 //
-// There is one connection. Messages are written one behind the other, without waiting for answers; a
-// message names the subject of its answer, which tells what it belongs to. A server handles the messages
-// of a connection in their order, but a stream may take one and refuse the one before it. So a batch has
-// one event of a key, and the pipeline sends the next one when this one is settled.
+// There is one connection. Messages are written one after another, without waiting for answers.
+// Each message names the subject of its answer, which tells which message an answer belongs to. A
+// server handles the messages of a connection in order, but a stream may take one and refuse the
+// one before it. So a batch has one event of a key, and the pipeline sends the next one when this
+// one is settled.
 //
-// An event without an answer has failed: after request_timeout, or when the connection ends. It is sent
-// again with the same id, by which the stream recognizes it.
+// An event has failed if it has no answer within request_timeout, or when the connection ends. It
+// is sent again with the same id, by which the stream recognizes it.
 //
-// A server answers a missing permission with an error that has no reply, but names the subject. It ends
-// all events that wait for an answer from this subject.
+// If a permission is missing, the server sends an error that has no reply subject, but names the
+// subject of the message. That ends all events with this subject that wait for an answer.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -34,7 +35,7 @@ namespace {
 // A batch with events that have no answer yet.
 struct Sending {
     Batch* batch = nullptr;
-    std::uint64_t first = 0;  // request of its first event; the others follow
+    std::uint64_t first = 0;  // number of its first event's request; those of the others follow
     Micros sent_at = 0;
     std::size_t unanswered = 0;
     std::vector<bool> answered{};
@@ -156,7 +157,7 @@ class NatsSink final : public Sink, NatsListener {
             sendings_.push_back(std::move(sending));
     }
 
-    // Returns the outcome of an event that is not sent.
+    // Returns the outcome of an event that cannot be sent.
     std::optional<EventOutcome> write(const Event& event, std::uint64_t request) {
         subject_.clear();
         append_subject(subject_, options_.subject, event, options_.source);
@@ -237,15 +238,15 @@ class NatsSink final : public Sink, NatsListener {
         return found != sendings_.end() && (*found)->first <= request ? found : sendings_.end();
     }
 
-    // 'Permissions Violation for Publish to "<subject>"'. They are looked up together after the input
-    // has been read, because a server may send many.
+    // The text is 'Permissions Violation for Publish to "<subject>"'. A server may send many, so
+    // the events are looked up once, after the input has been read.
     void on_error(std::string_view text) override {
         const std::size_t begin = text.find('"'), end = text.rfind('"');
         if (begin != std::string_view::npos && end > begin)
             denied_.emplace(text.substr(begin + 1, end - begin - 1));
     }
 
-    // As the server writes a subject in its error.
+    // Returns the subject as the server writes it in its error.
     static std::string quoted(std::string_view subject) {
         std::string text;
         for (const char c : subject) {
@@ -296,7 +297,7 @@ class NatsSink final : public Sink, NatsListener {
             return;
         const std::string why = no_answer_within(options_.transport.request_timeout);
         if (connection_->received_at() < sendings_.front()->sent_at) {
-            connection_->close();  // it gives no sign of life
+            connection_->close();  // the server is silent
             end_all(why, Scope::connection);
             return;
         }
@@ -339,11 +340,11 @@ class NatsSink final : public Sink, NatsListener {
     const Clock& clock_;
     NatsEncoder encoder_;
     const NatsInbox inbox_;
-    std::string unusable_;  // why there is no connection and never will be
+    std::string unusable_;  // why there can be no connection
     std::optional<NatsConnection> connection_;
     std::uint64_t next_request_ = 1;
 
-    std::deque<Batch*> waiting_;  // for the connection
+    std::deque<Batch*> waiting_;  // wait for the connection
     Sendings sendings_;           // in the order of their requests
     std::vector<Outcome> outcomes_;
     std::unordered_set<std::string> denied_;  // subjects, as the server quotes them

@@ -12,15 +12,15 @@ namespace outbox {
 
 struct NatsOptions {
     std::string source;                                      // the database events come from
-    std::vector<std::pair<std::string, std::string>> hosts;  // and ports
+    std::vector<std::pair<std::string, std::string>> hosts;  // with their ports
     bool tls = false;
     bool tls_first = false;
     TransportOptions transport;
     NatsLoginTexts login;
     TextTemplate subject;
-    bool may_use_dollar = false;  // subjects of a bucket: the option says so
-    TextTemplate stream;          // empty: any
-    std::string sequence_header;  // empty: none
+    bool may_use_dollar = false;  // the option names subjects of a bucket, which begin with "$"
+    TextTemplate stream;          // any stream if empty
+    std::string sequence_header;  // not used if empty
     std::string inbox_prefix;
     EventFormat format = EventFormat::attributes;
     std::size_t batch_size = 0;

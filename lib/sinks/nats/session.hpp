@@ -1,4 +1,4 @@
-// The connection of the sink and the check, as the options say.
+// Makes the configuration of the connection from the options, for the sink and the check.
 #pragma once
 
 #include "net/nats/nats_connection.hpp"

@@ -38,7 +38,7 @@ std::optional<std::string> invalid_subject(std::string_view subject, bool may_us
 
 std::string subject_pattern(std::string_view subject) {
     std::string pattern;
-    bool is_empty = true;  // the part so far
+    bool is_empty = true;  // the current part
     const auto end_part = [&] {
         if (is_empty)
             pattern += '*';

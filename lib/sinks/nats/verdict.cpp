@@ -9,8 +9,8 @@ namespace outbox {
 
 namespace {
 
-// The usual acknowledgement: {"stream":"S","seq":7}. It is read without the JSON parser, which takes
-// longer than all the rest. What looks different is left to the parser.
+// Reads the usual acknowledgement, {"stream":"S","seq":7}, without the JSON parser, which would
+// take longer than everything else. Any other text is left to the parser.
 bool read_usual(std::string_view text, NatsVerdict& verdict) {
     const auto skip = [&](std::string_view what) {
         while (text.starts_with(' '))
@@ -50,7 +50,7 @@ std::uint64_t number(const Json::Value& value, std::string_view name) {
     return found != nullptr && found->isUInt64() ? found->asUInt64() : 0;
 }
 
-// A higher sequence than the expected one stays higher.
+// Returns true if the last sequence is above the expected one, which it will then never be again.
 bool is_past(std::string_view description, std::optional<std::uint64_t> expected) {
     const std::size_t colon = description.rfind(':');
     if (!expected || colon == std::string_view::npos)
@@ -74,7 +74,7 @@ EventOutcome of_error(const Json::Value& error, const std::string& about,
             return refused(std::move(why), true);
         case 10071:  // the last sequence of the subject is not the expected one
             return refused(std::move(why), is_past(description, expected));
-        case 10164:  // the same, where the server does not say which it is
+        case 10164:  // the same, but the server does not say which one it is
             return refused(std::move(why), false);
         case 10077:  // the stream could not store it
             if (says("message too large") || says("message size exceeds"))

@@ -13,13 +13,13 @@ namespace outbox {
 
 struct NatsVerdict {
     EventOutcome outcome{};
-    // If confirmed: where the message is.
+    // Where the message is, if it is confirmed.
     std::string_view stream{};
     std::uint64_t sequence = 0;
 };
 
-// `subject` is where the message was published to, and `expected` the sequence that it demanded, if it
-// did. The views point into the answer. May throw std::bad_alloc.
+// `subject` is where the message was published to, and `expected` the sequence that it demanded, if
+// any. The views point into the answer. May throw std::bad_alloc.
 NatsVerdict verdict_of(const NatsInput& answer, std::string_view subject,
                        std::optional<std::uint64_t> expected);
 

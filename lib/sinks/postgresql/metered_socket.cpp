@@ -86,8 +86,8 @@ void MeteredSocket::push() noexcept {
     }
 }
 
-// Returns false if the peer takes no more. A peer that does not read any more may have said why, so
-// that this is no failure: libpq reads to the end.
+// Returns false if the peer takes no more. It is not a failure if the peer has stopped reading: it
+// may have sent the reason, which libpq will read.
 bool MeteredSocket::send_outgoing() noexcept {
     while (is_blocked()) {
         const ssize_t size = peer_reads_ ? send(peer_, buffer_.data() + sent_, outgoing_ - sent_,

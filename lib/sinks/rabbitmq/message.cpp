@@ -11,7 +11,7 @@ namespace outbox {
 static constexpr std::string_view structured_type = "application/cloudevents+json; charset=UTF-8";
 static constexpr std::uint8_t persistent = 2;
 
-// RabbitMQ takes more routing keys from these headers, and refuses them unless they are lists.
+// RabbitMQ reads more routing keys from these headers, and refuses them unless they are lists.
 static bool is_routing_header(std::string_view name) noexcept {
     return name == "CC" || name == "BCC";
 }
@@ -68,7 +68,7 @@ std::string_view MessageEncoder::add_headers(const Event& event) {
     }
     if (format_ != EventFormat::binary && !event.ordering_key.empty())
         add("ordering_key", event.ordering_key);
-    // The texts move no more.
+    // From here on the texts do not move.
     const char* at = texts_.data();
     for (amqp_table_entry_t& entry : headers_)
         for (amqp_bytes_t* text : {&entry.key, &entry.value.value.bytes}) {
@@ -137,7 +137,7 @@ std::optional<std::string> MessageEncoder::append(std::string& out, std::uint16_
 }
 
 std::size_t MessageEncoder::size_of(const Event& event) noexcept {
-    constexpr std::size_t names = 350;  // of headers, and what is always there
+    constexpr std::size_t names = 350;  // of headers, and of what every message has
     std::size_t size = names + event.payload.size() + event.ordering_key.size() +
                        2 * event.topic.size() + event.aggregate_type.size() +
                        event.aggregate_id.size() + 2 * event.event_type.size() +

@@ -50,7 +50,7 @@ static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "its password",
                                      .secret = true};
-// Every new server has this user, with this password. It is no secret.
+// Every new server has a user with this name and this password, so it is not a secret.
 static constexpr const char* guest = "guest";
 
 static constexpr std::array options{connect_timeout_option,
@@ -70,8 +70,8 @@ static Error invalid(std::string message, std::string hint) {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
 }
 
-// "/" and nothing both are the virtual host "/". Another one is a segment of the path, in which a slash is
-// written as %2F.
+// Both "/" and an empty path mean the virtual host "/". Any other is a segment of the path, with a
+// slash written as %2F.
 static std::optional<std::string> virtual_host_of(const Url& url) {
     if (url.path.empty() || url.path == "/")
         return "/";

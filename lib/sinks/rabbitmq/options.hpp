@@ -15,11 +15,11 @@ struct RabbitmqOptions {
     std::string host, port;
     bool tls = false;
     std::string virtual_host;
-    std::string user, password;  // empty user: the certificate of the client says who it is
+    std::string user, password;  // if the user is empty, the client's certificate names it
     std::string connection_name;
-    TextTemplate exchange;  // empty: the default exchange
+    TextTemplate exchange;  // if empty, the default exchange
     TextTemplate routing_key;
-    // All events of a lane have the same routing key, because nothing in it differs in each event.
+    // All events of a lane have the same routing key, because it has no part that differs by event.
     bool lane_has_routing_key = false;
     EventFormat format = EventFormat::attributes;
     std::size_t batch_size = 0;

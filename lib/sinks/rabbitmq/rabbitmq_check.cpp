@@ -1,6 +1,6 @@
-// Whether the server can be reached, takes our login, and has the exchange, or the queues if events go to
-// the default exchange. It asks for these passively, which creates nothing. No question without consequence
-// tells whether an exchange may be written to.
+// Checks whether the server can be reached, accepts our login, and has the exchange. If events go
+// to the default exchange, it checks the queues instead. It declares them passively, which creates
+// nothing. It cannot tell whether an exchange may be written to, because that would need a message.
 #include <memory>
 
 #include "core/late.hpp"

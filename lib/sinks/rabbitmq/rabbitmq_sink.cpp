@@ -1,19 +1,20 @@
-// The rabbitmq sink: each event of a batch is a message, and the batch is settled when the server has
-// confirmed or returned every one of them.
+// The rabbitmq sink: each event of a batch is a message, and the batch is settled when the server
+// has confirmed or returned every one of them.
 //
-// There is one connection. Each exchange has a channel of its own, because the server closes a channel on
-// the first message for an exchange that is missing, and then says nothing of what else was on it. A
-// channel counts its messages, and confirmations refer to these numbers ("tags"). A message that cannot be
-// routed is returned first and confirmed afterwards, so a confirmation counts only if nothing came before
-// it.
+// There is one connection. Each exchange has a channel of its own, because the server closes a
+// channel on the first message for a missing exchange, and then does not report the other messages
+// on it. A channel counts its messages, and confirmations refer to these numbers ("tags"). If a
+// message cannot be routed, the server first returns it and then confirms it, so a confirmation
+// counts only if no other outcome came before it.
 //
-//   waiting_   batches that are not sent: there is no connection yet, or it takes no more for now
-//   sendings_  batches that are sent, in this order
+//   waiting_   batches that were not sent: the connection is not ready, or accepts no more for now
+//   sendings_  batches that were sent, in this order
 //
-// A server that is short of memory or disk space blocks the connection: it reads no more, and takes what is
-// on its way afterwards. Then batches that wait are throttled, and so are those that are sent and not
-// confirmed within request_timeout, so that the status of the destination says what it waits for. The server
-// may have these twice in the end, but no more of them, because nothing is sent meanwhile.
+// A server that is short of memory or disk space blocks the connection: it stops reading, and takes
+// later what was already sent. In the meantime waiting batches are throttled. So are sent batches
+// that are not confirmed within request_timeout, so that the status of the destination shows the
+// reason. The server may get the events of those twice, but no others, because nothing is sent
+// while it blocks.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -37,19 +38,18 @@ namespace {
 
 constexpr std::size_t usual_batches = 32;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
-constexpr std::size_t max_unsent = 1024 * 1024;  // then batches wait
-constexpr std::size_t max_channels = 64;
+constexpr std::size_t most_unsent = 1024 * 1024;  // above this, batches wait
+constexpr std::size_t most_channels = 64;
 constexpr Micros pause_while_blocked = seconds(1);
 
-// A batch that is sent.
+// A batch that was sent.
 struct Sending {
     Batch* batch;
-    std::string exchange, routing_key;  // the key: of all events, if the lane has one
+    std::string exchange, routing_key;  // if the key is empty, each event has its own
     Micros sent_at;
-    std::size_t left = 0;         // events without a confirmation
-    std::vector<bool> settled{};  // by event
-    std::vector<EventOutcome>
-        outcomes{};  // by event; empty while there is nothing but confirmations
+    std::size_t left = 0;                  // events without a confirmation
+    std::vector<bool> settled{};           // by event
+    std::vector<EventOutcome> outcomes{};  // by event; empty while all are confirmed
 };
 
 struct Waiting {
@@ -57,9 +57,9 @@ struct Waiting {
     Micros since;
 };
 
-// A message that is sent and not confirmed.
+// A message that was sent and not confirmed.
 struct Travelling {
-    Sending* sending;  // nullptr: the sink does not wait for it any more
+    Sending* sending;  // nullptr if the sink no longer waits for it
     std::uint32_t index;
     std::uint32_t body_size;
 };
@@ -69,10 +69,10 @@ struct Channel {
     std::string exchange{};
     std::deque<Travelling> travelling{};
     std::uint64_t first_tag = 1;  // of `travelling`
-    std::size_t returned = 0;     // where to look for the next message that is returned
-    std::uint64_t used = 0;       // grows with each use
+    std::size_t returned = 0;     // where to start looking for the next message that is returned
+    std::uint64_t used = 0;       // rises with each use
 
-    // The message that is being returned, frame by frame.
+    // The message that the server is returning, frame by frame.
     bool has_given_up = false;  // on a message that the server may still return
     bool is_returning = false, has_header = false;
     std::uint16_t return_code = 0;
@@ -93,7 +93,7 @@ class RabbitmqSink final : public Sink {
                 .max_batch_bytes = usual_batch_bytes,
                 .max_batches = usual_batches,
                 .more_batches = usual_batches,
-                // The server may take one event of a batch and not another one.
+                // The server may take one event of a batch and refuse another.
                 .keys = KeyPolicy::one_each,
                 .lanes = has_lanes()};
     }
@@ -202,7 +202,7 @@ class RabbitmqSink final : public Sink {
         return true;
     }
 
-    // A name that no event has a part in is everybody's.
+    // A constant name that is too long is the destination's fault, not the event's.
     void refuse_name(Batch& batch) {
         const bool own = has_lanes();
         outcomes_.push_back({.batch = &batch,
@@ -248,7 +248,7 @@ class RabbitmqSink final : public Sink {
         return static_cast<std::uint16_t>(&channel - channels_.data() + 1);
     }
 
-    // nullptr: all are in use.
+    // Returns nullptr if all channels are in use.
     Channel* channel_for(const std::string& exchange) {
         Channel *unused = nullptr, *idle = nullptr;
         for (Channel& channel : channels_) {
@@ -275,7 +275,7 @@ class RabbitmqSink final : public Sink {
         return unused;
     }
 
-    // The server does one thing after the other, so nothing waits for its answers.
+    // The server handles frames in order, so the sink need not wait for the answers.
     void open(Channel& channel, const std::string& exchange) {
         channel = Channel();
         channel.state = Channel::State::open;
@@ -366,12 +366,12 @@ class RabbitmqSink final : public Sink {
     void confirmed(Channel& channel, std::uint64_t tag, bool multiple, bool taken) {
         const std::uint64_t end = channel.first_tag + channel.travelling.size();
         if (multiple && tag == 0)
-            tag = end - 1;  // all of them
+            tag = end - 1;  // all that were sent
         if (tag >= end) {
             connection_.fail("the server confirmed a message that was not sent");
             return;
         }
-        // The sink may have given up on earlier ones.
+        // The sink may have given up on earlier messages.
         for (std::uint64_t one = multiple ? channel.first_tag : tag; one <= tag; one++)
             if (one >= channel.first_tag)
                 settle(channel.travelling[one - channel.first_tag], taken);
@@ -406,8 +406,8 @@ class RabbitmqSink final : public Sink {
         return key;
     }
 
-    // A message that comes back has its header and its body behind the method. The event id in the header
-    // tells which one it is.
+    // The header and the body of a returned message follow the method. The event id in the header
+    // tells which message it is.
     void take_returned(Channel& channel, const Frame& frame) {
         if (!channel.has_header) {
             const auto* properties =
@@ -454,7 +454,7 @@ class RabbitmqSink final : public Sink {
 
     static void note(Sending& sending, std::size_t i, EventOutcome outcome) {
         sending.outcomes.resize(sending.batch->events.size());
-        // The first one says why: a message that was returned is confirmed afterwards.
+        // The first outcome counts: a message that was returned is confirmed afterwards.
         if (sending.outcomes[i].fate == Fate::confirmed)
             sending.outcomes[i] = std::move(outcome);
     }
@@ -482,7 +482,7 @@ class RabbitmqSink final : public Sink {
         std::erase_if(sendings_, [&](const auto& one) { return one.get() == &sending; });
     }
 
-    // Ends a batch with this outcome for events that have none.
+    // Ends a batch with this outcome for its unsettled events.
     void end(Sending& sending, const EventOutcome& others) {
         for (std::size_t i = 0; i < sending.settled.size(); i++)
             if (!sending.settled[i])
@@ -490,7 +490,7 @@ class RabbitmqSink final : public Sink {
         report_outcome(sending);
     }
 
-    // The server has closed the channel. What was on it and is not confirmed may have been taken.
+    // The server has closed the channel. It may have taken messages that it has not confirmed.
     void closed(Channel& channel, std::uint16_t code, std::string_view text) {
         const ChannelVerdict verdict = verdict_on_close(code, text, options_.lane_has_routing_key);
         const bool names_one = verdict.body_size || verdict.routing_key;
@@ -521,7 +521,7 @@ class RabbitmqSink final : public Sink {
                                  : key_of(*message.sending, message.index) == *verdict.routing_key;
     }
 
-    // While the server blocked the connection nothing was late.
+    // Time in which the server blocked the connection does not count.
     Micros due_at(Micros since) const noexcept {
         return std::max(since, connection_.unblocked_at()) + options_.transport.request_timeout;
     }
@@ -534,12 +534,12 @@ class RabbitmqSink final : public Sink {
                 ? EventOutcome{Fate::throttled, connection_.blocked_by()}
                 : EventOutcome{Fate::failed, no_answer_within(options_.transport.request_timeout)};
         if (!connection_.is_blocked() &&
-            connection_.heard_at() <= sendings_.front()->sent_at) {  // nothing comes any more
+            connection_.heard_at() <= sendings_.front()->sent_at) {  // the server is silent
             connection_.fail(late.error);
             give_up();
             return;
         }
-        // The server confirms others. A confirmation that comes later is ignored.
+        // The server still confirms other messages. A later confirmation of these is ignored.
         while (!sendings_.empty() && now >= due_at(sendings_.front()->sent_at)) {
             for (Channel& channel : channels_) {
                 for (Travelling& message : channel.travelling)
@@ -563,11 +563,11 @@ class RabbitmqSink final : public Sink {
         give_up();
     }
 
-    // There is no connection any more.
+    // The connection has ended.
     void give_up() {
         const std::string& why = connection_.failure();
         channels_.clear();
-        // What was sent may have been taken. One report of it is enough.
+        // The server may have taken what was sent. One batch that reports the failure is enough.
         Fate fate = connection_.was_dismissed() ? Fate::unavailable : Fate::failed;
         for (const auto& sending : sendings_) {
             end(*sending, {fate, why, false, connection_.scope()});
@@ -593,7 +593,7 @@ class RabbitmqSink final : public Sink {
 
     std::deque<Waiting> waiting_;
     std::deque<std::unique_ptr<Sending>> sendings_;
-    std::vector<Channel> channels_;  // by their numbers, which begin with 1
+    std::vector<Channel> channels_;  // in the order of their numbers, which begin with 1
     std::uint64_t uses_ = 0;
     std::vector<Outcome> outcomes_;
 };

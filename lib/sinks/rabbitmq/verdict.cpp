@@ -21,7 +21,7 @@ EventOutcome verdict_on_return(std::uint16_t code, std::string_view text, std::s
     if (code != no_route)
         return {Fate::failed, std::move(error)};
     error += exchange.empty() ? " (it does not exist)" : " (no queue is bound for it)";
-    // A binding may be there later.
+    // A binding may be added later.
     return of_lane ? EventOutcome{Fate::unavailable, std::move(error), false, Scope::lane}
                    : EventOutcome{Fate::refused, std::move(error)};
 }
@@ -34,7 +34,7 @@ EventOutcome verdict_on_nack(std::string_view exchange, std::string_view routing
                    : EventOutcome{Fate::failed, std::move(error)};
 }
 
-// Returns the text between these two, if both are there.
+// Returns the text between `before` and `after`, if both are there.
 static std::optional<std::string_view> between(std::string_view text, std::string_view before,
                                                std::string_view after) {
     const std::size_t at = text.find(before);
@@ -51,7 +51,7 @@ ChannelVerdict verdict_on_close(std::uint16_t code, std::string_view text, bool 
         case AMQP_NOT_FOUND:
             return {{Fate::unavailable, std::move(error), false, Scope::lane}};
         case AMQP_ACCESS_REFUSED:
-            // Permissions of topics concern routing keys, the others concern exchanges.
+            // Permissions for topics concern routing keys, all others concern exchanges.
             if (const auto key = between(text, "access to topic '", "' in exchange"))
                 return {of_lane
                             ? EventOutcome{Fate::unavailable, std::move(error), false, Scope::lane}

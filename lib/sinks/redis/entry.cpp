@@ -39,7 +39,7 @@ void EntryEncoder::encode(const Event& event) {
     }
 }
 
-// A header cannot have the name of a field that has another meaning.
+// A header must not have the name of a field with another meaning.
 static bool is_free(std::string_view name) {
     return name != "data" && name != "content-type" && !name.starts_with("ce_");
 }
@@ -84,7 +84,7 @@ void EntryEncoder::add_structured(const Event& event) {
 }
 
 std::size_t EntryEncoder::size_of(const Event& event) noexcept {
-    constexpr std::size_t names = 450;  // of fields, with their lengths, and what is always there
+    constexpr std::size_t names = 450;  // of fields, with lengths, and of what every entry has
     std::size_t size = names + event.payload.size() + 2 * event.ordering_key.size() +
                        event.topic.size() + event.aggregate_type.size() +
                        event.aggregate_id.size() + event.event_type.size() +

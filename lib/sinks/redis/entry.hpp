@@ -2,9 +2,9 @@
 //
 //   attributes   event_id, event_type, ... and headers under their names; ordering_key; payload
 //   binary       ce_id, ce_type, ... and headers; content-type; data
-//   structured   ce_id; headers that are no attributes; content-type; data, a CloudEvents document
+//   structured   ce_id; headers that are not attributes; content-type; data, a CloudEvents document
 //
-// The first field is the id of the event in each format.
+// In each format the first field is the id of the event.
 #pragma once
 
 #include <string>
@@ -20,12 +20,12 @@ class EntryEncoder {
   public:
     EntryEncoder(EventFormat format, std::string_view database);
 
-    // The arguments of XADD behind the id. They are valid until the next call.
+    // Returns the arguments of XADD after the id. They are valid until the next call.
     void encode(const Event& event);
     std::string_view arguments() const noexcept { return arguments_; }
     std::size_t count() const noexcept { return count_; }
 
-    // Not less than the bytes that the event adds to a batch.
+    // Returns an upper bound for what the event adds to a batch.
     static std::size_t size_of(const Event& event) noexcept;
 
   private:

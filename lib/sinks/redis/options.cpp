@@ -90,7 +90,7 @@ static Error invalid(std::string message, std::string hint) {
     return {ErrorKind::invalid_value, std::move(message), "", std::move(hint)};
 }
 
-// Of the path "/3"; std::nullopt if it is not the number of a database.
+// Returns the number in the path "/3", or std::nullopt if it is not the number of a database.
 static std::optional<std::size_t> database_of(std::string_view path) {
     if (path.empty() || path == "/")
         return 0;

@@ -1,4 +1,4 @@
-// Options of a destination that is Redis, or a server that speaks its protocol and has streams.
+// Options of a destination that is Redis, or another server with streams that speaks its protocol.
 #pragma once
 
 #include <string>
@@ -18,18 +18,18 @@ struct RedisUser {
 
 struct RedisOptions {
     std::string source;                                      // the database events come from
-    std::vector<std::pair<std::string, std::string>> hosts;  // with their ports, to begin with
+    std::vector<std::pair<std::string, std::string>> hosts;  // and ports, at first
     bool tls = false;
     std::size_t database = 0;
     RedisUser account;
-    std::string sentinel;  // the name of the primary; empty: the hosts are servers with streams
+    std::string sentinel;  // name of the primary; if empty, the hosts are servers with streams
     RedisUser sentinel_account;  // of the Sentinels
     TransportOptions transport;
     TextTemplate stream;
     EventFormat format = EventFormat::attributes;
     bool ids_of_positions = true;
-    std::size_t max_length = 0;    // of a stream; 0: it is not limited
-    std::size_t min_replicas = 0;  // that must have an event
+    std::size_t max_length = 0;    // of a stream; 0 if it is not limited
+    std::size_t min_replicas = 0;  // replicas that must have an event
     std::size_t batch_size = 0;
     bool receipts = false;
 };

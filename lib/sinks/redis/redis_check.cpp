@@ -17,7 +17,7 @@ namespace outbox {
 
 namespace {
 
-// INFO has a few hundred lines in all sections; those that are asked for fit.
+// INFO with all sections has a few hundred lines. Those that the check asks for fit.
 constexpr RespReader::Limits limits{.text = 32 * 1024};
 
 class RedisCheck final : public Check {
@@ -169,7 +169,7 @@ class RedisCheck final : public Check {
         return {};
     }
 
-    // A user may lack the right to ask; that is no fault.
+    // The user may lack the right to ask, which is not a fault.
     void take_info(const RespValue& answer, std::vector<Finding>& findings) {
         if (answer.is_error()) {
             const bool is_denied = has_code(answer.text, "NOPERM");

@@ -1,24 +1,24 @@
-// The redis sink. A batch is a transaction (MULTI ... EXEC) of one XADD for each event, all of one stream:
-// Redis takes all of it or nothing, so events of a key may share a batch.
+// The redis sink. A batch is a transaction (MULTI ... EXEC) with one XADD for each event, all for
+// one stream. Redis takes all of it or nothing, so events of a key may share a batch.
 //
-// Ids of entries are made from positions (stream_id.hpp) and always rise. For each stream the sink knows
-// the highest id, because it has asked Redis when it connected, and has sent all that came since. So it
-// knows before it sends an event which id it can have: Redis does not refuse one event of a batch while
-// it takes a later one of the same key.
+// Ids of entries are made from positions (stream_id.hpp) and always rise. The sink knows the
+// highest id of each stream: it asks Redis when it has connected, and it sends everything that
+// comes later. So it knows which id an event can have before it sends the event, and Redis does not
+// refuse one event of a batch while it takes a later one of the same key.
 //
-// An event may have been sent before this connection: by a relay that has ended, or on a connection that
-// was lost. If there may be such events in a batch, the sink reads the last entries of the stream, and
-// confirms what is there.
+// An event may have been sent before this connection: by a relay that has ended, or on a connection
+// that was lost. If a batch may have such events, the sink reads the last entries of the stream,
+// and confirms the events that it finds.
 //
-// Redis refuses an id only if something else has written to the stream meanwhile: another relay, whose
-// entries the sink then finds, or a foreign producer. In the latter case ids cannot be foreseen, and Redis
-// makes them from then on ("*").
+// Redis refuses an id only if something else has written to the stream in the meantime. If it was
+// another relay, the sink finds its entries. If it was a foreign producer, ids cannot be foreseen,
+// and from then on Redis makes them ("*").
 //
 // A batch passes these phases:
 //
 //   waiting      for a connection, the state of its stream, and the last entries
-//   adding       the transaction is on its way: if the connection is lost, its outcome is unknown
-//   replicating  everything is there; replicas must have it too
+//   adding       the transaction was sent: if the connection is lost, its outcome is unknown
+//   replicating  all entries are there, and replicas must have them, too
 #include <algorithm>
 #include <unordered_map>
 
@@ -40,22 +40,22 @@ struct StreamLane {
     enum class Known : std::uint8_t { no, asked, yes };
 
     std::string name;
-    RedisServer* server = nullptr;    // that a redirect named; nullptr: the entry
-    bool asking = false;              // it has the slot only for those who say ASKING
-    RedisServer* known_by = nullptr;  // whose answer `seen` is
+    RedisServer* server = nullptr;    // named by a redirect; nullptr if it is the entry
+    bool asking = false;              // serves the slot only after the command ASKING
+    RedisServer* known_by = nullptr;  // the server that `seen` comes from
     Known known = Known::no;
-    StreamState seen{};   // when the sink looked
-    StreamId top{};       // since then
-    bool shared = false;  // something else writes to it
+    StreamState seen{};   // when the sink asked
+    StreamId top{};       // the highest id, also of entries sent since then
+    bool shared = false;  // something else writes to the stream
     std::size_t jobs = 0;
 
-    // The last entries up to seen.top, as far as they have been read.
+    // The last entries up to seen.top, as far as the sink has read them.
     std::unordered_map<std::string, StreamId> entries{};  // by the id of the event
-    StreamId next{};                                      // the highest id that has not been read
+    StreamId next{};        // the highest id that the sink has not read
     bool all_read = false;  // there are no more, or the sink reads no more
     bool is_reading = false;
     std::size_t read = 0;        // entries
-    std::size_t read_bytes = 0;  // of them
+    std::size_t read_bytes = 0;  // of these entries
 };
 
 struct Job {
@@ -64,18 +64,18 @@ struct Job {
 
     Batch* batch = nullptr;
     StreamLane* lane = nullptr;
-    RedisServer* server = nullptr;  // that it waits for
+    RedisServer* server = nullptr;  // the batch waits for it
     Micros deadline = never;
     Phase phase = Phase::waiting;
     unsigned redirects = 0;
-    bool was_refused = false;         // the id of an event
+    bool was_refused = false;         // Redis refused the id of an event
     std::vector<Place> places{};      // of the events
     std::vector<StreamId> ids{};      // of the events
     std::vector<std::size_t> sent{};  // events of the transaction, in order
-    std::string error{};              // the first one in the transaction
-    std::size_t failed_at = 0;        // the place in `sent` of its event
+    std::string error{};              // the first error in the transaction
+    std::size_t failed_at = 0;        // index in `sent` of the event with this error
     bool has_error = false;
-    bool is_added = false;  // something was added on this connection
+    bool is_added = false;  // an event was added on this connection
     bool done = false;
     Outcome outcome{};
 };
@@ -86,18 +86,18 @@ using Phase = Job::Phase;
 using Place = Job::Place;
 
 constexpr std::size_t max_bytes = 1024 * 1024;
-constexpr std::size_t max_batches = 4;
-constexpr std::size_t max_lanes = 10'000;  // that are remembered
-constexpr unsigned max_redirects = 8;
-constexpr std::size_t max_lines = 10;
+constexpr std::size_t most_batches = 4;
+constexpr std::size_t most_lanes = 10'000;  // kept in memory
+constexpr unsigned most_redirects = 8;
+constexpr std::size_t most_lines = 10;
 
-// Of a stream, to find events that have been sent before. A relay that has crashed sends fewer again,
-// unless there was much in flight.
-constexpr std::size_t max_entries = 50'000;
-constexpr std::size_t max_remembered = 100'000;  // of all streams
-constexpr std::size_t max_entry_bytes = 64 * 1024 * 1024;
-constexpr std::size_t first_page = 8;  // entries; how large they are is not known yet
-constexpr std::size_t max_page = 1000;
+// Entries of a stream that are read to find events that were sent before. A relay that has crashed
+// sends fewer events again, unless many were in flight.
+constexpr std::size_t most_entries = 50'000;
+constexpr std::size_t most_remembered = 100'000;  // of all streams
+constexpr std::size_t most_entry_bytes = 64 * 1024 * 1024;
+constexpr std::size_t first_page = 8;  // entries; their size is not known yet
+constexpr std::size_t longest_page = 1000;
 constexpr std::size_t page_bytes = 1024 * 1024;
 
 class RedisSink final : public Sink {
@@ -176,7 +176,7 @@ class RedisSink final : public Sink {
   private:
     std::size_t batches() const noexcept { return options_.min_replicas > 0 ? 2 : max_batches; }
 
-    // Of WAIT, which stops what follows on its connection.
+    // Returns the limit for WAIT, which blocks later commands on its connection.
     std::int64_t replica_timeout_ms() const noexcept {
         return std::max<Micros>(1, options_.transport.request_timeout / 1000 / 4);
     }
@@ -194,7 +194,7 @@ class RedisSink final : public Sink {
         return lane;
     }
 
-    // Whether an answer to come is about it.
+    // Returns true if an answer about the stream is still to come.
     bool is_asked_for(const StreamLane& lane) {
         bool asked = false;
         servers_.for_each([&](const RedisServer& server) {
@@ -208,13 +208,13 @@ class RedisSink final : public Sink {
         return "stream \"" + lane.name + "\": " + std::string(error);
     }
 
-    // ---- sending ----------------------------------------------------------------------------------
+    // ---- sending --------------------------------------------------------------------------------
 
     bool makes_ids(const StreamLane& lane) const noexcept {
         return options_.ids_of_positions && !lane.shared;
     }
 
-    // Does what can be done for a batch that waits.
+    // Does the next thing for a batch that waits.
     void advance(Job& job) {
         if (job.done || job.phase != Phase::waiting)
             return;
@@ -267,7 +267,7 @@ class RedisSink final : public Sink {
         server.questions.push_back(question);
     }
 
-    // Finds what is there. Returns false if entries have to be read for that.
+    // Looks for events that are already there. Returns false if it has to read entries first.
     bool look_up(Job& job) {
         StreamLane& lane = *job.lane;
         const std::vector<Event*>& events = job.batch->events;
@@ -294,7 +294,7 @@ class RedisSink final : public Sink {
         return true;
     }
 
-    // What an operator replays shall arrive again.
+    // An event that an operator replays must arrive again.
     static bool may_be_there(const StreamLane& lane, const Event& event) noexcept {
         return !lane.seen.empty && !event.replayed &&
                static_cast<std::uint64_t>(event.position) <= lane.seen.top.ms;
@@ -315,8 +315,9 @@ class RedisSink final : public Sink {
         job.lane->entries.erase(found);
     }
 
-    // Whether all entries that can have an event of this position or a higher one have been read. Ids
-    // are not below positions; behind foreign entries, all of ours have the same first part.
+    // Returns true if all entries were read that can be events with this position or a higher one.
+    // The first part of an id is not below the position. After foreign entries with ids of a clock,
+    // the ids of all events have the same first part.
     static bool has_read(const StreamLane& lane, std::uint64_t position) noexcept {
         const std::uint64_t lowest =
             is_of_clock(lane.seen.top.ms) && !is_of_clock(position) ? lane.seen.top.ms : position;
@@ -341,14 +342,14 @@ class RedisSink final : public Sink {
         server.questions.push_back(question);
     }
 
-    // In the order of positions, which is that of each key; so ids can rise.
+    // Sorts by position, so that ids can rise. Within a key this is the order anyway.
     void arrange(Job& job) const {
         const std::vector<Event*>& events = job.batch->events;
         job.sent.clear();
         for (std::size_t i = 0; i < events.size(); i++)
             if (job.places[i] != Place::there)
                 job.sent.push_back(i);
-        // Events of a key stand side by side.
+        // Events of a key are next to each other.
         const auto falls = [&](std::size_t a, std::size_t b) {
             return !events[a]->ordering_key.empty() &&
                    events[a]->ordering_key == events[b]->ordering_key &&
@@ -403,8 +404,8 @@ class RedisSink final : public Sink {
         out.append(encoder_.arguments());
     }
 
-    // Everything is there. WAIT counts replicas that have all that this connection has written, so
-    // there must be something.
+    // All events are there. WAIT counts the replicas that have everything written on this
+    // connection, so something must be written.
     void replicate(Job& job) {
         if (options_.min_replicas == 0) {
             confirm(job);
@@ -413,7 +414,7 @@ class RedisSink final : public Sink {
         job.phase = Phase::replicating;
         Question question{.kind = Question::Kind::replicas, .job = &job, .answers = 1};
         std::string& out = job.server->connection.output();
-        if (!job.is_added) {  // a write that changes nothing
+        if (!job.is_added) {  // write something that changes nothing
             say_asking(*job.server, *job.lane, question);
             append_command_of(out, std::string_view("XSETID"), std::string_view(job.lane->name),
                               std::string_view(job.lane->top.text()));
@@ -424,13 +425,13 @@ class RedisSink final : public Sink {
         job.server->questions.push_back(question);
     }
 
-    // ---- answers ----------------------------------------------------------------------------------
+    // ---- answers --------------------------------------------------------------------------------
 
     void take_answers(RedisServer& server) {
         RedisConnection& connection = server.connection;
         if (connection.state() == RedisConnection::State::ready)
             while (const RespValue* answer = connection.next_answer()) {
-                if (server.questions.empty()) {  // nobody has asked
+                if (server.questions.empty()) {  // not an answer to a question
                     connection.fail(answer->is_error() ? answer->text : "unexpected answer");
                     break;
                 }
@@ -492,7 +493,7 @@ class RedisSink final : public Sink {
 
     void take_state(RedisServer& server, StreamLane& lane, const RespValue& answer) {
         if (lane.known_by != &server)
-            return;  // it has moved meanwhile
+            return;  // the stream has moved in the meantime
         lane.known = StreamLane::Known::no;
         std::optional<StreamState> state;
         if (!answer.is_error())
@@ -506,7 +507,7 @@ class RedisSink final : public Sink {
             return;
         }
         lane.seen = *state;
-        lane.top = std::max(lane.top, state->top);  // entries may have been sent meanwhile
+        lane.top = std::max(lane.top, state->top);  // the sink may have sent more by now
         lane.known = StreamLane::Known::yes;
         lane.entries.clear();
         lane.next = state->top;
@@ -550,7 +551,7 @@ class RedisSink final : public Sink {
         return sum;
     }
 
-    // Redis does not say what the sink must know.
+    // Redis does not say what the sink has to know, so batches of the stream fail.
     void unknown(RedisServer& server, StreamLane& lane, const std::string& error) {
         const std::optional<Redirect> redirect = parse_redirect(error);
         for (const std::unique_ptr<Job>& job : jobs_)
@@ -561,7 +562,7 @@ class RedisSink final : public Sink {
             follow(server, lane, *redirect);
     }
 
-    // MULTI, an answer to each XADD, EXEC; before them, possibly ASKING.
+    // The answers are those to ASKING (if it was sent), MULTI, each XADD, and EXEC.
     void take_added(Job& job, const Question& asked, std::size_t number, const RespValue& answer) {
         if (job.done)
             return;
@@ -572,7 +573,7 @@ class RedisSink final : public Sink {
                 job.error = answer.text;
                 job.failed_at = number < before ? 0 : number - before;
             }
-            // Redis has executed it at once, because there is no transaction.
+            // There is no transaction, so Redis has executed the XADD at once.
             if (!answer.is_error() && answer.kind != RespValue::Kind::status)
                 look_again(*job.lane);
             return;
@@ -636,7 +637,7 @@ class RedisSink final : public Sink {
         end(job, {Fate::unavailable, Scope::destination}, error);
     }
 
-    // ---- redirects --------------------------------------------------------------------------------
+    // ---- redirects ------------------------------------------------------------------------------
 
     bool may_follow(Job& job) noexcept { return ++job.redirects <= max_redirects; }
 
@@ -654,14 +655,14 @@ class RedisSink final : public Sink {
         lane.entries.clear();
     }
 
-    // Nothing of the batch was taken.
+    // Redis took no event of the batch.
     void answered_with_error(Job& job, const std::string& error) {
         const std::optional<Redirect> redirect = parse_redirect(error);
         if (!redirect || !may_follow(job)) {
             fail(job, error);
             return;
         }
-        // Batches behind this one get the same answer, and the first one moves the stream.
+        // Later batches get the same redirect; only the first one moves the stream.
         if (job.lane->known_by == job.server || !makes_ids(*job.lane))
             follow(*job.server, *job.lane, *redirect);
         wait_again(*job.server, job);
@@ -675,14 +676,14 @@ class RedisSink final : public Sink {
                 place = Place::unknown;
     }
 
-    // Answers that are still to come are for nobody.
+    // Later answers about the job are ignored.
     static void detach(RedisServer& server, Job& job) noexcept {
         for (Question& question : server.questions)
             if (question.job == &job)
                 question.job = nullptr;
     }
 
-    // ---- ends -------------------------------------------------------------------------------------
+    // ---- ends -----------------------------------------------------------------------------------
 
     void confirm(Job& job) {
         if (options_.receipts)
@@ -701,11 +702,11 @@ class RedisSink final : public Sink {
             detach(*job.server, job);
     }
 
-    // Redis has answered with an error, and taken nothing.
+    // Redis has answered with an error, and has taken nothing.
     void fail(Job& job, const std::string& error) {
         Verdict verdict =
             parse_redirect(error) ? Verdict{Fate::unavailable, Scope::lane} : verdict_of(error);
-        // Other servers have other streams.
+        // Other servers have other streams, so only the lane has failed.
         if (verdict.scope == Scope::destination && job.server != nullptr &&
             !servers_.is_entry(*job.server))
             verdict.scope = Scope::lane;
@@ -714,7 +715,7 @@ class RedisSink final : public Sink {
         end(job, verdict, error);
     }
 
-    // A part of the events was added, which is not expected.
+    // Some of the events were added, which should not happen.
     void fail_in_part(Job& job, const std::string& error) {
         const Verdict verdict = verdict_of(error);
         end(job, verdict, error);
@@ -726,7 +727,8 @@ class RedisSink final : public Sink {
         look_again(*job.lane);
     }
 
-    // Events are there and not confirmed: they must be found when they are sent again.
+    // Makes the sink ask again: there are events that were not confirmed, and it must find them
+    // when they are sent again.
     static void look_again(StreamLane& lane) noexcept {
         if (lane.known == StreamLane::Known::yes)
             lane.known = StreamLane::Known::no;
@@ -740,7 +742,7 @@ class RedisSink final : public Sink {
         drop(*job.server, no_answer_within(options_.transport.request_timeout));
     }
 
-    // The connection has ended.
+    // Fails the jobs of a server whose connection has ended.
     void lost(RedisServer& server) {
         const bool is_entry = servers_.is_entry(server);
         const std::string error = server.connection.failure();
@@ -751,7 +753,7 @@ class RedisSink final : public Sink {
                 continue;
             if (job->phase == Phase::adding && job->has_error && is_too_long(job->error))
                 refused = refuse_one(*job);
-            else if (refused)  // the server has read nothing that followed
+            else if (refused)  // the server has not read what came after it
                 end(*job, {Fate::undone, Scope::connection}, error);
             else if (job->phase == Phase::waiting)
                 end(*job, {Fate::unavailable, scope}, server.name + ": " + error);
@@ -775,7 +777,7 @@ class RedisSink final : public Sink {
             servers_.leave(server);
     }
 
-    // Nothing of the batch was executed.
+    // Redis executed no command of the batch.
     bool refuse_one(Job& job) {
         const std::string error = about(*job.lane, job.error);
         end(job, {Fate::refused, Scope::destination}, job.error);

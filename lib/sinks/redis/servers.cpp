@@ -7,8 +7,8 @@
 
 namespace outbox {
 
-// A cluster has at most 1,000 nodes by its own recommendation.
-static constexpr std::size_t max_servers = 1000;
+// Redis recommends at most 1,000 nodes for a cluster.
+static constexpr std::size_t most_servers = 1000;
 
 RedisServers::RedisServers(const RedisOptions& options, const Clock& clock)
     : options_(options), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
@@ -63,7 +63,7 @@ RedisServer* RedisServers::named(const RedisServer& by, const std::string& host,
     return add(of_host, port, false);
 }
 
-// The seeds of a cluster may all be gone while others that it named are there.
+// All hosts of the URL may be gone, so a server that the cluster named may become the entry.
 void RedisServers::leave(const RedisServer& server) noexcept {
     if (&server == primary_) {
         primary_ = nullptr;

@@ -1,5 +1,5 @@
-// The servers that a sink talks to: those of the URL, those that a cluster sends it to, and the primary
-// that the Sentinels name. Each has one connection, on which commands are pipelined.
+// The servers that a sink talks to: those of the URL, those that a cluster redirects it to, and the
+// primary that the Sentinels name. Each has one connection, on which commands are pipelined.
 #pragma once
 
 #include <deque>
@@ -16,21 +16,22 @@ namespace outbox {
 struct Job;
 struct StreamLane;
 
-// Commands of one purpose that were sent together, and whose answers come in this order.
+// Commands with one purpose that were sent together. Their answers come in the order of the
+// questions.
 struct Question {
     enum class Kind : std::uint8_t {
-        primary,      // which server it is, of a Sentinel
+        primary,      // asks a Sentinel which server it is
         state,        // of a stream
         entries,      // the last ones of a stream
-        transaction,  // to add events
-        replicas,     // how many have what was added before
+        transaction,  // adds events
+        replicas,     // asks how many have what was written before
     };
     Kind kind;
-    StreamLane* lane = nullptr;  // of `state` and `entries`
-    Job* job = nullptr;          // of the kinds below it; nullptr if the job has ended
+    StreamLane* lane = nullptr;  // with `state` and `entries`
+    Job* job = nullptr;          // with the kinds below them; nullptr if the job has ended
     std::size_t answers = 0;
-    std::size_t taken = 0;    // of the answers
-    std::size_t entries = 0;  // that were asked for
+    std::size_t taken = 0;    // answers that have come
+    std::size_t entries = 0;  // how many were asked for
 };
 
 struct RedisServer {
@@ -41,7 +42,7 @@ struct RedisServer {
     const std::string name;  // "host:port"
     std::deque<Question> questions{};
     bool is_sentinel = false;
-    bool to_close = false;  // when what it is asked has been answered
+    bool to_close = false;  // close it when all questions are answered
 };
 
 class RedisServers {
@@ -51,26 +52,27 @@ class RedisServers {
     RedisServers(const RedisServers&) = delete;
     RedisServers& operator=(const RedisServers&) = delete;
 
-    // Becomes readable when one of them has something to do.
+    // Becomes readable when a connection has something to do.
     int descriptor() const noexcept { return epoll_; }
     Micros deadline() const noexcept;
 
-    // The server for streams that no redirect was for: the primary; or a Sentinel, while it is not
-    // known which one that is.
+    // Returns the server for streams without a redirect: the primary, or a Sentinel as long as the
+    // primary is not known.
     RedisServer& entry();
-    // A server that a redirect names; nullptr if that makes no sense, or there are too many.
+    // Returns the server that a redirect names, or nullptr if the name is not valid or there are
+    // too many servers.
     RedisServer* named(const RedisServer& by, const std::string& host, const std::string& port);
-    // The next call of entry() returns another one, if there is one.
+    // After this, entry() returns another server, if there is one.
     void leave(const RedisServer& server) noexcept;
     void set_primary(RedisServer* server) noexcept { primary_ = server; }
 
     template <class Each>
     void for_each(Each each) {
-        for (std::size_t i = 0; i < all_.size(); i++)  // named() may add some
+        for (std::size_t i = 0; i < all_.size(); i++)  // the call may add servers
             each(*all_[i]);
     }
 
-    // Whether it is one of several that have parts of the streams.
+    // Returns true if it is one of several servers that share the streams.
     bool is_entry(const RedisServer& server) const noexcept;
 
   private:
@@ -80,8 +82,8 @@ class RedisServers {
     const Clock& clock_;
     const int epoll_;
     std::vector<std::unique_ptr<RedisServer>> all_;  // those of the URL come first
-    std::size_t begin_with_ = 0;                     // the entry, or the Sentinel to ask
-    RedisServer* primary_ = nullptr;                 // that the Sentinels named
+    std::size_t begin_with_ = 0;      // index of the entry, or of the Sentinel to ask
+    RedisServer* primary_ = nullptr;  // named by a Sentinel
 };
 
 }  // namespace outbox

@@ -32,7 +32,7 @@ std::optional<StreamState> StreamState::parse(const RespValue& answer) {
     return state;
 }
 
-// [id, [field, value, ...]]. Our entries begin with the id of the event.
+// [id, [field, value, ...]]. The first field of our entries is the id of the event.
 std::optional<StreamEntry> StreamEntry::parse(const RespValue& entry) {
     const RespValue *id = entry.at(0), *fields = entry.at(1);
     if (id == nullptr || fields == nullptr)

@@ -1,12 +1,12 @@
-// The ids that the sink gives to entries. An entry can only be added behind the highest id that the stream
-// has ever had.
+// The ids that the sink gives to entries. Redis adds an entry only if its id is above all ids that
+// the stream has ever had.
 //
-// Entries get ids that follow from the positions of their events:
+// The id is made from the position of the event:
 //
-//   <position>-0        an event whose position is above the top of the stream
-//   <top>-<position>    an event that comes after one with a higher position. Also any event if the
-//                       stream has ids above all positions, as those made from a clock are
-//   <top>-<next>        such an event if even this id is too low
+//   <position>-0        if the position is above the top of the stream
+//   <top>-<position>    if an event with a higher position came before, or if the top is above all
+//                       positions, because foreign ids are made from a clock
+//   <top>-<next>        if this id is still too low
 //
 // So the first part of an id is never below the position of its event.
 #pragma once
@@ -20,25 +20,25 @@
 
 namespace outbox {
 
-// Returns the id for an event with this position in a stream with this top; std::nullopt if there is
-// none.
+// Returns the id for an event with this position in a stream with this top, or std::nullopt if no
+// id is left.
 std::optional<StreamId> id_for(std::int64_t position, StreamId top) noexcept;
 
-// What Redis says about a stream.
+// State of a stream, as Redis reports it.
 struct StreamState {
-    StreamId top;  // the highest id that it has had
+    StreamId top;  // the highest id that the stream has ever had
     bool empty = true;
 
-    // Of the answer to XINFO STREAM; std::nullopt if it makes no sense.
+    // Parses the answer to XINFO STREAM. Returns std::nullopt if it is malformed.
     static std::optional<StreamState> parse(const RespValue& answer);
 };
 
-// An entry, as far as it matters here.
+// The parts of an entry that the sink needs.
 struct StreamEntry {
     StreamId id;
-    std::string_view event_id;  // empty if it is not an event of ours; in the answer
+    std::string_view event_id;  // points into the answer; empty if the entry is not one of ours
 
-    // Of an element of the answer to XRANGE; std::nullopt if it makes no sense.
+    // Parses an element of the answer to XREVRANGE. Returns std::nullopt if it is malformed.
     static std::optional<StreamEntry> parse(const RespValue& entry);
 };
 

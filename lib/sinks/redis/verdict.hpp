@@ -1,4 +1,4 @@
-// What an error of Redis means for the events that it answers.
+// Judges errors of Redis: what they mean for the events of a batch.
 #pragma once
 
 #include <string_view>
@@ -14,13 +14,13 @@ struct Verdict {
     bool ask_elsewhere = false;  // this server cannot take events; another one may
 };
 
-// Of an error, such as "OOM command not allowed when used memory > 'maxmemory'.". Nothing of the batch
-// has been taken.
+// Judges an error such as "OOM command not allowed when used memory > 'maxmemory'.", after which
+// no event of the batch has been taken.
 Verdict verdict_of(std::string_view error) noexcept;
 
-// The id of an entry is not above the top of the stream.
+// Returns true if Redis refused the id of an entry because it is not above the top of the stream.
 bool is_id_refused(std::string_view error) noexcept;
-// The server has closed the connection because an argument is too long.
+// Returns true if the server closes the connection because an argument is too long.
 bool is_too_long(std::string_view error) noexcept;
 
 }  // namespace outbox

@@ -29,7 +29,7 @@ CREATE TABLE outbox_migration.request (
     has_secrets_file boolean NOT NULL
 );
 
--- What the script of the SQL edition makes: objects by name, and settings.
+-- Objects by name, and settings, that the script of the SQL edition makes.
 CREATE TABLE outbox_migration.made (name text NOT NULL);
 CREATE TABLE outbox_migration.known_setting (name text NOT NULL);
 

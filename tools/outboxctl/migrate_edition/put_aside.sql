@@ -32,7 +32,7 @@ SELECT 'TYPE', t.oid::regtype::text, t.typname, t.oid::regtype::text, NULL, t.ty
   LEFT JOIN pg_class AS c ON c.oid = t.typrelid
  WHERE coalesce(c.relkind, 'c') = 'c' AND NOT (t.typelem <> 0 AND t.typname LIKE '\_%');
 
--- A privilege of the owner is none that was granted. Without an ACL the defaults hold.
+-- Privileges of the owner do not count as granted. Without an ACL the defaults apply.
 CREATE VIEW outbox_migration.privilege AS
 SELECT o.kind, o.key, o.part, o.object, o.column_name, o.owner, a.grantee, a.privilege_type AS privilege, a.is_grantable AS grantable
   FROM outbox_migration.object AS o
@@ -183,8 +183,8 @@ BEGIN
     PERFORM outbox_migration.empty_view(v.oid) FROM outbox_migration.old_view AS v;
     PERFORM outbox_migration.move_table(t.class, is_native) FROM outbox_migration.table_with_rows AS t;
 
-    -- What depends on pg_outbox and is not known here makes the first two fail. Of the SQL edition it was
-    -- looked for under the same locks.
+    -- An unknown object that depends on pg_outbox makes the first two fail. For the SQL edition,
+    -- such objects were looked for under the same locks.
     IF is_native THEN
         DROP EXTENSION pg_outbox;
         DROP SCHEMA outbox;

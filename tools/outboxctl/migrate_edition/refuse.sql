@@ -1,4 +1,4 @@
--- What cannot be migrated, and what to do about it.
+-- Reasons against a migration, and what to do about them.
 
 -- Tables, views, functions and so on that somebody has added to the schemas of pg_outbox. The indexes of
 -- the extension are those of the script too, as their tables are.

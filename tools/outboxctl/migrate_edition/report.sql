@@ -1,4 +1,4 @@
--- What the migration does, for people.
+-- Reports the steps of the migration to people.
 
 CREATE FUNCTION outbox_migration.count_rows(schema name, name name)
 RETURNS bigint
@@ -11,7 +11,7 @@ BEGIN
     RETURN count;
 END $$;
 
--- What it would do: counts instead of rows that were moved.
+-- Counts what the migration would move.
 CREATE FUNCTION outbox_migration.foresee()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -43,7 +43,7 @@ AS $$
      WHERE r.target = 'sql' AND outbox_migration.measure(s.of_server, s.unit) <> outbox_migration.measure(s.by_default, s.unit)
 $$;
 
--- What is different afterwards, and what to do.
+-- Lists what is different afterwards, and what to do.
 CREATE FUNCTION outbox_migration.advice()
 RETURNS SETOF text
 LANGUAGE sql STABLE
