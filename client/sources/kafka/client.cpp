@@ -16,8 +16,8 @@ namespace inbox::kafka {
 
 // Handles that were given up and have not ended. Their number must not grow without a limit.
 static std::atomic<int> given_up = 0;
-static constexpr int most_given_up = 8;
-static constexpr std::chrono::seconds longest_destruction{1};
+static constexpr int max_given_up = 8;
+static constexpr std::chrono::seconds max_destruction{1};
 // Checked at run time, because an older library may be found then.
 static constexpr int oldest_version = 0x02000000;
 
@@ -178,7 +178,7 @@ Client::~Client() {
         });
         const std::future<void> destroyed = destroy.get_future();
         std::thread(std::move(destroy)).detach();
-        destroyed.wait_for(longest_destruction);
+        destroyed.wait_for(max_destruction);
     } catch (...) {  // no thread could be started: the handle is leaked, and stays counted
     }
 }

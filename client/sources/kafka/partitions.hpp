@@ -42,7 +42,7 @@ class Partitions {
   public:
     // Limit for the records of a partition from its position on. Without it they would grow without
     // bound behind a record that is not settled.
-    static constexpr std::size_t most_unsettled = 50'000;
+    static constexpr std::size_t max_unsettled = 50'000;
 
     explicit Partitions(std::string subscription) : subscription_(std::move(subscription)) {}
 

@@ -18,14 +18,14 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Records that wait for receive(), in addition to those in the library's queue.
-static constexpr std::size_t most_waiting = 1000;
-static constexpr std::size_t most_waiting_bytes = 4 << 20;
+static constexpr std::size_t max_waiting = 1000;
+static constexpr std::size_t max_waiting_bytes = 4 << 20;
 static constexpr std::size_t records_at_once = 32;
 // The thread sleeps at most this long.
-static constexpr milliseconds longest_sleep{500};
-static constexpr milliseconds longest_question{10'000};
+static constexpr milliseconds max_sleep{500};
+static constexpr milliseconds max_question{10'000};
 // In a rebalance a commit waits for its end, but at most this long.
-static constexpr seconds longest_rebalance{10};
+static constexpr seconds max_rebalance{10};
 // A lasting error is logged this often.
 static constexpr seconds between_warnings{30};
 

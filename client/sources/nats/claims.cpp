@@ -17,7 +17,7 @@ static constexpr const char* at_once = "-NAK";
 static constexpr const char* in_a_while = "-NAK {\"delay\":100000000}";
 static constexpr const char* in_progress = "+WPI";
 
-static constexpr std::size_t most_awaited = 10'000;  // above this, it looks for old ones
+static constexpr std::size_t max_awaited = 10'000;  // above this, it looks for old ones
 
 static std::uint64_t sequence_of(const Delivery& delivery) {
     const std::optional<Place> place = place_of(delivery.handle);

@@ -14,11 +14,11 @@ using outbox::Micros;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
-static constexpr int most_refusals = 3;
+static constexpr int max_refusals = 3;
 // The server ends a pull after this time. Until then it sends heartbeats at this interval.
 static constexpr Micros pull_time = outbox::seconds(30), heartbeat = outbox::seconds(5);
 // Largest message that a server can be configured to accept, with its headers.
-static constexpr std::size_t largest_message = 64 * 1024 * 1024 + 64 * 1024;
+static constexpr std::size_t max_message = 64 * 1024 * 1024 + 64 * 1024;
 
 Worker::Worker(Setup setup)
     : setup_(std::move(setup)),

@@ -15,13 +15,13 @@ using outbox::Micros;
 using std::chrono::milliseconds;
 
 // After this many refusals in a row the source fails.
-static constexpr int most_refusals = 3;
+static constexpr int max_refusals = 3;
 // RabbitMQ always sends the whole chunk of a stream.
-static constexpr std::size_t largest_chunk = 65'535;
+static constexpr std::size_t max_chunk = 65'535;
 // If this many messages of a stream were read from its position on, the source asks for no more.
-static constexpr std::size_t most_read_ahead = 50'000;
+static constexpr std::size_t max_read_ahead = 50'000;
 // A server that sends but does not read must not make acknowledgements pile up.
-static constexpr std::size_t most_unsent = 1024 * 1024;
+static constexpr std::size_t max_unsent = 1024 * 1024;
 
 static constexpr const char* created_again =
     "; was it created again? inbox.reset_offset() sets where to begin";

@@ -24,17 +24,17 @@ static constexpr std::size_t max_ids = 1000;  // of a command
 
 // Time for which XREADGROUP blocks. A stop waits for it, and so do acknowledgements while entries
 // are held.
-static constexpr std::int64_t longest_block_ms = 500, short_block_ms = 50;
+static constexpr std::int64_t max_block_ms = 500, short_block_ms = 50;
 
 // An answer is kept up to this size. A larger entry cannot be received completely.
-static constexpr std::size_t largest_answer = 64 * 1024 * 1024 + 64 * 1024;
+static constexpr std::size_t max_answer = 64 * 1024 * 1024 + 64 * 1024;
 static constexpr outbox::RespReader::Limits limits{
-    .text = largest_answer, .elements = 200'000, .fields = 100'000, .bytes = largest_answer};
+    .text = max_answer, .elements = 200'000, .fields = 100'000, .bytes = max_answer};
 // If this many bytes wait to be handed out, nothing more is read.
-static constexpr std::size_t most_waiting_bytes = 64 * 1024 * 1024;
+static constexpr std::size_t max_waiting_bytes = 64 * 1024 * 1024;
 static constexpr std::size_t page_bytes = 4 * 1024 * 1024;
 static constexpr std::size_t first_page = 16;  // their size is not known yet
-static constexpr std::size_t longest_page = 1000;
+static constexpr std::size_t max_page = 1000;
 
 std::string subscription_of(const std::string& stream, const std::string& group) {
     return "redis://" + stream + '/' + group;

@@ -85,7 +85,7 @@ bool FlowLimit::is_in_vain(double share) const noexcept {
 
 void FlowLimit::sent(Micros now) noexcept {
     if (is_lowered())
-        next_at_ = std::max(next_at_, now - most_late) + static_cast<Micros>(1e6 / limit_);
+        next_at_ = std::max(next_at_, now - max_late) + static_cast<Micros>(1e6 / limit_);
 }
 
 void FlowLimit::start_again(Micros now, double requests) noexcept {

@@ -38,7 +38,7 @@ class FlowLimit {
     static constexpr unsigned sample_size = 1024;
     static constexpr Micros sample_time = milliseconds(100);
     // Timers are coarse: a request that is late by at most this much is made up for.
-    static constexpr Micros most_late = milliseconds(10);
+    static constexpr Micros max_late = milliseconds(10);
 
     // A request of the lane was answered after `took`.
     void answered(Micros now, Micros took, bool throttled) noexcept;

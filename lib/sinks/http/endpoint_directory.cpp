@@ -8,8 +8,8 @@
 namespace outbox {
 
 // The cache is emptied when it has this many topics, or this many endpoints of topics.
-static constexpr std::size_t most_cached_topics = 10'000;
-static constexpr std::size_t most_cached = 1'000'000;
+static constexpr std::size_t max_cached_topics = 10'000;
+static constexpr std::size_t max_cached = 1'000'000;
 
 EndpointLane* EndpointDirectory::find(std::string_view name) noexcept {
     const auto found = lanes_.find(name);

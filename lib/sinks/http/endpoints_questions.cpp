@@ -11,9 +11,9 @@ static constexpr Micros after_failure = milliseconds(100);
 // An endpoint that keeps its copies because too many fail may leave later.
 static constexpr Micros try_again = seconds(1);
 // Limits of one question. The next question tells the rest.
-static constexpr std::size_t most_told = 500;
-static constexpr std::size_t most_bytes = 1024 * 1024;
-static constexpr std::size_t most_fetched = 20;
+static constexpr std::size_t max_told = 500;
+static constexpr std::size_t max_question_bytes = 1024 * 1024;
+static constexpr std::size_t max_fetched = 20;
 
 void EndpointsSink::to_tell(EndpointLane& lane) {
     if (std::exchange(lane.to_tell, true))

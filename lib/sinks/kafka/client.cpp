@@ -26,14 +26,14 @@ static std::atomic<int> alive = 0;
 static std::atomic<int> given_up = 0;
 // A thread of a handle may be stuck in a name server that does not answer. Their number must not
 // grow without a limit.
-static constexpr int most_given_up = 8;
+static constexpr int max_given_up = 8;
 // Broker threads of all handles.
 static std::atomic<int> broker_threads = 0;
 // The library starts a thread for each broker that the cluster names, and one answer may name up to
 // 10,000. Without a limit they would use up all process numbers of the machine.
-static constexpr int most_brokers = 1000;
+static constexpr int max_brokers = 1000;
 // The library needs about 1.5 kB for each partition of a topic that it has a handle of.
-static constexpr int most_partitions = 50'000;
+static constexpr int max_partitions = 50'000;
 static std::atomic<int> partitions_given_up = 0;
 // Checked at run time as well: the library that is found when the module is loaded may be older,
 // because all versions have the same file name.

@@ -11,8 +11,8 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t most_lines = 10;  // kept until the next report
-constexpr std::size_t longest_line = 500;
+constexpr std::size_t max_lines = 10;  // kept until the next report
+constexpr std::size_t max_line = 500;
 
 struct Notes {
     std::mutex mutex;  // for the members that are not atomic
@@ -33,8 +33,8 @@ void note_line(const rd_kafka_t*, int, const char* about, const char* text) noex
         return;
     try {
         const std::lock_guard lock(notes().mutex);
-        if (notes().lines.size() < most_lines)
-            notes().lines.push_back(printable(text, longest_line));
+        if (notes().lines.size() < max_lines)
+            notes().lines.push_back(printable(text, max_line));
     } catch (...) {  // no memory for the line
     }
 }

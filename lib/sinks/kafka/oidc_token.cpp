@@ -14,10 +14,10 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t longest_answer = 64 * 1024;
-constexpr std::size_t longest_token = 32 * 1024;
+constexpr std::size_t max_token_answer = 64 * 1024;
+constexpr std::size_t max_token = 32 * 1024;
 // Keeps an issuer from making the time overflow.
-constexpr std::int64_t longest_lifetime = 366 * 24 * 3600;  // in seconds
+constexpr std::int64_t max_lifetime = 366 * 24 * 3600;  // in seconds
 
 // RFC 6749, section 2.3.1.
 std::string basic(const KafkaOptions& options) {
@@ -95,7 +95,7 @@ class OidcToken final : public TokenSource {
         if (exchange_.status != 200)
             return fail(exchange_.status / 100 == 2 ? "HTTP " + std::to_string(exchange_.status)
                                                     : explain(exchange_));
-        if (exchange_.body.size() >= longest_answer)
+        if (exchange_.body.size() >= max_token_answer)
             return fail("its answer is too large");
         const std::optional<Json::Value> answer = parse_json(exchange_.body);
         if (!answer || !answer->isObject())

@@ -9,11 +9,11 @@
 
 namespace outbox {
 
-static constexpr std::size_t most_subjects = 1000;
-static constexpr std::size_t most_questions = 4;  // at the same time
+static constexpr std::size_t max_subjects = 1000;
+static constexpr std::size_t max_questions = 4;  // at the same time
 // An answer has the text of the schema.
-static constexpr std::size_t longest_answer = 1024 * 1024;
-static constexpr std::size_t most_indexes = 32;
+static constexpr std::size_t max_schema_answer = 1024 * 1024;
+static constexpr std::size_t max_indexes = 32;
 
 // -------------------------------------------------------------------------------------------------
 // Frames

@@ -47,7 +47,7 @@ constexpr std::size_t usual_batches = 64;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
 // The other batches are sent while a transaction ends. While one is in doubt, they show what is
 // wrong.
-constexpr std::size_t most_batches_of_transaction = usual_batches / 2;
+constexpr std::size_t max_batches_of_transaction = usual_batches / 2;
 constexpr std::size_t usual_lines = 3;
 constexpr std::size_t all_lines = usual_lines + 1;
 

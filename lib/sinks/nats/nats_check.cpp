@@ -20,7 +20,7 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t most_streams = 5;  // looked at for one subject
+constexpr std::size_t max_streams = 5;  // looked at for one subject
 
 struct Answer {
     enum class Kind { text, no_responders, denied } kind = Kind::text;

@@ -16,7 +16,7 @@
 namespace outbox {
 
 // A line with a subject must not be longer than 4096 bytes (max_control_line of the server).
-constexpr std::size_t longest_subject = 3900;
+constexpr std::size_t max_subject = 3900;
 
 // Appends the subject of the event. May throw std::bad_alloc.
 void append_subject(std::string& out, const TextTemplate& subject, const Event& event,

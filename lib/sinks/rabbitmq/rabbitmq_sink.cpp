@@ -38,8 +38,8 @@ namespace {
 
 constexpr std::size_t usual_batches = 32;
 constexpr std::size_t usual_batch_bytes = 1024 * 1024;
-constexpr std::size_t most_unsent = 1024 * 1024;  // above this, batches wait
-constexpr std::size_t most_channels = 64;
+constexpr std::size_t max_unsent = 1024 * 1024;  // above this, batches wait
+constexpr std::size_t max_channels = 64;
 constexpr Micros pause_while_blocked = seconds(1);
 
 // A batch that was sent.

@@ -86,18 +86,18 @@ using Phase = Job::Phase;
 using Place = Job::Place;
 
 constexpr std::size_t max_bytes = 1024 * 1024;
-constexpr std::size_t most_batches = 4;
-constexpr std::size_t most_lanes = 10'000;  // kept in memory
-constexpr unsigned most_redirects = 8;
-constexpr std::size_t most_lines = 10;
+constexpr std::size_t max_batches = 4;
+constexpr std::size_t max_lanes = 10'000;  // kept in memory
+constexpr unsigned max_redirects = 8;
+constexpr std::size_t max_lines = 10;
 
 // Entries of a stream that are read to find events that were sent before. A relay that has crashed
 // sends fewer events again, unless many were in flight.
-constexpr std::size_t most_entries = 50'000;
-constexpr std::size_t most_remembered = 100'000;  // of all streams
-constexpr std::size_t most_entry_bytes = 64 * 1024 * 1024;
+constexpr std::size_t max_entries = 50'000;
+constexpr std::size_t max_remembered = 100'000;  // of all streams
+constexpr std::size_t max_entry_bytes = 64 * 1024 * 1024;
 constexpr std::size_t first_page = 8;  // entries; their size is not known yet
-constexpr std::size_t longest_page = 1000;
+constexpr std::size_t max_page = 1000;
 constexpr std::size_t page_bytes = 1024 * 1024;
 
 class RedisSink final : public Sink {

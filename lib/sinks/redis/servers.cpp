@@ -8,7 +8,7 @@
 namespace outbox {
 
 // Redis recommends at most 1,000 nodes for a cluster.
-static constexpr std::size_t most_servers = 1000;
+static constexpr std::size_t max_servers = 1000;
 
 RedisServers::RedisServers(const RedisOptions& options, const Clock& clock)
     : options_(options), clock_(clock), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
