@@ -3,7 +3,7 @@ PG_CONFIG ?= pg_config
 BUILD ?= build
 
 all:
-	cmake -S . -B $(BUILD) -D PG_CONFIG="$(shell command -v $(PG_CONFIG))" -D OUTBOX_TESTS=OFF
+	cmake -S . -B $(BUILD) -D PG_CONFIG="$(shell command -v $(PG_CONFIG))" -D OUTBOX_TESTS=OFF -D CMAKE_UNITY_BUILD=ON
 	+cmake --build $(BUILD)
 
 install:

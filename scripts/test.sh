@@ -32,7 +32,7 @@ long_run=(check docs tidy unit sanitized regress system outside edition security
     fuzzers majors)
 
 preset=short             # of CMakePresets.json, for the build that is tested
-marks='not timing'       # tests that are selected: an expression for -m of pytest
+marks=''                 # tests that are selected: an expression for -m of pytest
 whole=1                  # with the tests marked `long`
 minutes_for() { # minutes_for OPTION [MINUTES]
     [[ ${2:-60} =~ ^[0-9]+$ ]] || die "minutes are a number, not \"$2\""
@@ -41,7 +41,7 @@ minutes_for() { # minutes_for OPTION [MINUTES]
 case ${1:-} in
     '')
         suites=("${short_run[@]}")
-        marks='not timing and not long'
+        marks='not long'
         whole=
         ;;
     --all)

@@ -37,7 +37,9 @@ static void print_option(const SinkDeclaration& sink, const OptionSpec& spec) {
 
 int main() {
     std::puts(
-        "-- Every option that a destination can have, from the declarations of the sinks\n"
+        "-- Returns every option that a destination can have: where it is set, its valid values "
+        "and\n"
+        "-- its default. They come from the declarations of the sinks\n"
         "-- (lib/sinks/<name>/options.cpp). What is set in a user mapping in the extension is "
         "among\n"
         "-- the credentials of outbox-relay here.\n"
@@ -65,7 +67,5 @@ int main() {
     }
     std::puts(
         "\n      ) AS o(sink, option, set_in, type, unit, range, default_value, description);\n"
-        "END;\n"
-        "COMMENT ON FUNCTION outbox.destination_options() IS\n"
-        "    'options of destinations: where each is set, its valid values and its default';");
+        "END;");
 }

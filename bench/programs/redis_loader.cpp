@@ -19,7 +19,7 @@ namespace outbox::bench {
 
 using Clock = std::chrono::steady_clock;
 
-static constexpr std::size_t batch = 500, most_waiting = 2000;
+static constexpr std::size_t batch = 500, max_waiting = 2000;
 
 [[noreturn]] static void die(const char* what, const char* why) {
     std::fprintf(stderr, "redis_loader: %s: %s\n", what, why);
@@ -131,7 +131,7 @@ static void load(char** arguments) {
         waiting++;
         if (number % batch == 0)
             loader.flush();
-        if (waiting == most_waiting) {
+        if (waiting == max_waiting) {
             loader.take_answers(batch);
             waiting -= batch;
         }

@@ -14,7 +14,7 @@ namespace outbox {
 static constexpr int max_retries = 256;
 static constexpr int64 max_retry_bytes = 1024 * 1024;
 // Longest pause before the relay asks again for the next retry, in milliseconds.
-static constexpr long longest_wait = 3'600'000;
+static constexpr long max_wait = 3'600'000;
 
 // ---------------------------------------------------------------------------------------------
 // Calling functions of SQL
@@ -391,7 +391,7 @@ Micros next_retry(const char* destination, const Clock& clock) {
     // The time may be infinity or -infinity.
     const long wait =
         TimestampDifferenceMilliseconds(GetCurrentTimestamp(), DatumGetTimestampTz(due));
-    return clock.now() + milliseconds(Min(wait, longest_wait));
+    return clock.now() + milliseconds(Min(wait, max_wait));
 }
 
 }  // namespace outbox

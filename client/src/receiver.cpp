@@ -7,8 +7,8 @@ namespace inbox {
 using std::chrono::milliseconds;
 
 // Longest delay of tasks that are done between two calls of the source.
-static constexpr milliseconds longest_wait{200};
-static constexpr milliseconds longest_wait_for_workers{1000};
+static constexpr milliseconds max_wait{200};
+static constexpr milliseconds max_wait_for_workers{1000};
 
 Receiver::Receiver(Shared& shared, Source& source, Dispatcher& dispatcher)
     : shared_(shared),
@@ -44,10 +44,10 @@ void Receiver::turn() {
     if (const auto recalled = source_.recall())
         give_back(dispatcher_.take_waiting(recalled));
     seek_if_asked();
-    const std::size_t room = dispatcher_.room(longest_wait);
+    const std::size_t room = dispatcher_.room(max_wait);
     if (room == 0)
         return;
-    std::vector<Delivery> deliveries = source_.receive(room, longest_wait);
+    std::vector<Delivery> deliveries = source_.receive(room, max_wait);
     pauses_.reset();
     shared_.counters.received += deliveries.size();
     dispatcher_.add(std::move(deliveries));
@@ -67,7 +67,7 @@ void Receiver::seek_if_asked() {
         to = to_seek_;
     }
     std::vector<Delivery> left;
-    if (!to || !dispatcher_.take_all(longest_wait_for_workers, left))
+    if (!to || !dispatcher_.take_all(max_wait_for_workers, left))
         return;
     try {
         source_.seek(*to);

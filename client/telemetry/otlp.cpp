@@ -19,7 +19,7 @@ namespace inbox {
 namespace {
 
 constexpr std::chrono::seconds interval{1};
-constexpr std::size_t longest_error = 300;
+constexpr std::size_t max_error = 300;
 
 std::size_t ignore(char*, std::size_t, std::size_t size, void*) {
     return size;
@@ -92,7 +92,7 @@ void OtlpExporter::Impl::add(const Attempt& attempt) {
     if (!parent)
         return;
     const std::string name = "process " + attempt.event.topic;
-    const std::string error = outbox::printable(attempt.error, longest_error);
+    const std::string error = outbox::printable(attempt.error, max_error);
     const std::array attributes{
         outbox::SpanAttribute{"messaging.system", "pg_outbox"},
         outbox::SpanAttribute{"messaging.operation.type", "process"},

@@ -6,8 +6,8 @@
 namespace outbox {
 
 char* line_from_outside(std::string_view utf8) {
-    auto* line = static_cast<char*>(palloc0(longest_printable + 1));
-    run_core([&] { printable(utf8).copy(line, longest_printable); });
+    auto* line = static_cast<char*>(palloc0(max_printable + 1));
+    run_core([&] { printable(utf8).copy(line, max_printable); });
     if (GetDatabaseEncoding() == PG_UTF8)
         return line;
     // A character that this encoding lacks would raise an error.

@@ -276,7 +276,7 @@ void define(bool preloading) {
         "outbox.trace_comments",
         "Whether the trace context of an event is taken from a comment of the client's statement.",
         "This is done if outbox.traceparent is empty. The comment has the form of sqlcommenter. "
-        "The SQL edition does it with always only.",
+        "The SQL edition reads comments only if the value is always.",
         &trace_comments, trace_comments, trace_comments_values, PGC_USERSET, 0, nullptr, nullptr,
         nullptr);
     define_text_for_sessions("outbox.traceparent", "Header traceparent of events enqueued.",

@@ -12,7 +12,7 @@ namespace outbox {
 // A transaction that evaluates expressions ends after about this time, so that it does not keep a
 // snapshot for long.
 static constexpr int milliseconds_at_once = 250;
-static constexpr int longest_fault = 1000;
+static constexpr int max_fault = 1000;
 
 static constexpr const char* filter_name = filter_option.name.data();
 static constexpr const char* payload_name = payload_option.name.data();
@@ -387,7 +387,7 @@ void Expressions::note_fault(const ErrorData& error, EventChange& change) const 
                               : error.message;
     char* text = psprintf("%s: %s", evaluated_, message);
     const int length = static_cast<int>(strlen(text));
-    text[pg_mbcliplen(text, length, longest_fault)] = '\0';
+    text[pg_mbcliplen(text, length, max_fault)] = '\0';
     change = {};
     change.fault = utf8_of(CStringGetTextDatum(text));
 }

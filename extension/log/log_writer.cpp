@@ -130,7 +130,7 @@ void write_rows(LogWriter& writer) {
 }
 
 // More would not be faster.
-static constexpr size_t most_bytes = 256 * 1024;
+static constexpr size_t max_bytes = 256 * 1024;
 
 bool write_row(LogWriter& writer) {
     TupleTableSlot* row = writer.slots[writer.filled];
@@ -144,7 +144,7 @@ bool write_row(LogWriter& writer) {
     ExecStoreVirtualTuple(row);
     // The form in which it is inserted, made once.
     writer.size += ExecFetchSlotHeapTuple(row, true, nullptr)->t_len;
-    if (++writer.filled < writer.capacity && writer.size < most_bytes)
+    if (++writer.filled < writer.capacity && writer.size < max_bytes)
         return false;
     write_rows(writer);
     CHECK_FOR_INTERRUPTS();

@@ -7,12 +7,12 @@
 namespace outbox {
 
 // Longest pause before the sink asks again for an endpoint.
-static constexpr double longest_pause = 3600;
+static constexpr double max_pause = 3600;
 
 static Micros pause_of(std::optional<double> seconds_left) {
     if (!seconds_left || !std::isfinite(*seconds_left))
         return -1;
-    return static_cast<Micros>(std::clamp(*seconds_left, 0.0, longest_pause) * 1e6);
+    return static_cast<Micros>(std::clamp(*seconds_left, 0.0, max_pause) * 1e6);
 }
 
 static std::optional<Snapshot> snapshot_of(std::string_view text) {

@@ -72,7 +72,7 @@ void append_utf8(std::string& out, std::uint32_t character);
 // that is not UTF-8 becomes '?'. Control characters (C0, C1, DEL), line separators, and characters
 // that are invisible or change the direction of text become blanks. At most `max_size` bytes are
 // kept.
-constexpr std::size_t longest_printable = 1000;
-std::string printable(std::string_view text, std::size_t max_size = longest_printable);
+constexpr std::size_t max_printable = 1000;
+std::string printable(std::string_view text, std::size_t max_size = max_printable);
 
 }  // namespace outbox

@@ -10,10 +10,10 @@
 namespace outbox {
 
 // A process must end within a second of the request to end.
-static constexpr std::chrono::milliseconds longest_call{250};
+static constexpr std::chrono::milliseconds max_call{250};
 
 CurlLoop::CurlLoop(const Clock& clock)
-    : clock_(clock), watchdog_(longest_call, [this] { shut_sockets(); }) {
+    : clock_(clock), watchdog_(max_call, [this] { shut_sockets(); }) {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     multi_ = curl_multi_init();
     if (multi_ == nullptr)

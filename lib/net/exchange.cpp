@@ -10,7 +10,7 @@
 namespace outbox {
 
 // The longest pause that a destination can ask for.
-static constexpr Micros longest_retry_after = seconds(24 * 60 * 60);
+static constexpr Micros max_retry_after = seconds(24 * 60 * 60);
 
 std::string_view secret_in(std::string_view authorization) {
     for (const std::string_view scheme : {"Bearer ", "Basic "})
@@ -48,10 +48,10 @@ Micros retry_after_of(const std::string& text, Micros unix_now) {
         return 0;
     Micros wait = 0;
     if (const auto number = parse_integer(text))
-        wait = *number > longest_retry_after / seconds(1) ? longest_retry_after : seconds(*number);
+        wait = *number > max_retry_after / seconds(1) ? max_retry_after : seconds(*number);
     else if (const time_t date = curl_getdate(text.c_str(), nullptr); date >= 0)
         wait = seconds(date) - unix_now;
-    return std::clamp<Micros>(wait, 0, longest_retry_after);
+    return std::clamp<Micros>(wait, 0, max_retry_after);
 }
 
 }  // namespace outbox

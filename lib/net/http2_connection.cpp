@@ -13,11 +13,11 @@ namespace outbox {
 
 // ALPN (RFC 7301): names with their lengths before them.
 static constexpr std::string_view offered_protocols = "\x02h2\x08http/1.1";
-static constexpr std::size_t most_unsent = 1024 * 1024;
+static constexpr std::size_t max_unsent = 1024 * 1024;
 // A request is sent again this often if the server has not read it, or if nothing of its answer has
 // come.
-static constexpr int most_repeats_if_refused = 5;
-static constexpr int most_repeats_if_lost = 1;
+static constexpr int max_repeats_if_refused = 5;
+static constexpr int max_repeats_if_lost = 1;
 
 struct Http2Connection::Call {
     Http2Request request;  // without exchange: it has ended, and its stream not yet
@@ -295,7 +295,7 @@ void Http2Connection::submit(Call& call) {
         throw std::bad_alloc();
     if (stream < 0) {  // no numbers are left for streams
         is_leaving_ = true;
-        send_again_or_fail(call, nghttp2_strerror(stream), most_repeats_if_refused);
+        send_again_or_fail(call, nghttp2_strerror(stream), max_repeats_if_refused);
         spare_.push_back(&call);
         return;
     }
@@ -331,7 +331,7 @@ void Http2Connection::take_reset(Call& call, std::uint32_t code) {
     std::string why =
         std::string("the server has reset the stream: ") + nghttp2_http2_strerror(code);
     if (code == NGHTTP2_REFUSED_STREAM || code == NGHTTP2_HTTP_1_1_REQUIRED)
-        send_again_or_fail(call, std::move(why), most_repeats_if_refused);
+        send_again_or_fail(call, std::move(why), max_repeats_if_refused);
     else
         fail(call, std::move(why));
 }
@@ -342,8 +342,8 @@ void Http2Connection::fail(Call& call, std::string why) {
     call.request.exchange = nullptr;
 }
 
-void Http2Connection::send_again_or_fail(Call& call, std::string why, int most_repeats) {
-    if (call.request.repeats >= most_repeats) {
+void Http2Connection::send_again_or_fail(Call& call, std::string why, int max_repeats) {
+    if (call.request.repeats >= max_repeats) {
         fail(call, std::move(why));
         return;
     }
@@ -435,7 +435,7 @@ void Http2Connection::read_frames() {
 
 // Writes as much as the peer takes, and a little more.
 void Http2Connection::write_frames() {
-    while (stream_.unsent() + tls_.output().size() < most_unsent) {
+    while (stream_.unsent() + tls_.output().size() < max_unsent) {
         const std::uint8_t* bytes = nullptr;
         const ssize_t size = nghttp2_session_mem_send(session_.get(), &bytes);
         if (out_of_memory_ || size == NGHTTP2_ERR_NOMEM)
@@ -458,7 +458,7 @@ void Http2Connection::end(State state, std::string why) {
         if (call->exchange() == nullptr)
             continue;
         if (says_nothing && !call->head.has_begun())
-            send_again_or_fail(*call, why, most_repeats_if_lost);
+            send_again_or_fail(*call, why, max_repeats_if_lost);
         else
             fail(*call, why);
     }

@@ -78,7 +78,7 @@ class Http2Connection {
     void finish(Call& call);
     void take_reset(Call& call, std::uint32_t code);
     void fail(Call& call, std::string why);
-    void send_again_or_fail(Call& call, std::string why, int most_repeats);
+    void send_again_or_fail(Call& call, std::string why, int max_repeats);
     void end(State state, std::string why);
 
     const TransportConfig& config_;

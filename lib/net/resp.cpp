@@ -74,7 +74,7 @@ bool RespReader::read_line(std::string_view& input) {
     const std::size_t size =
         end != nullptr ? static_cast<std::size_t>(end - input.data()) : input.size();
     // One byte more than a text may have: that of the kind.
-    const std::size_t longest = std::min(limits_.text, longest_line) + 1;
+    const std::size_t longest = std::min(limits_.text, max_line) + 1;
     const std::size_t room = longest - std::min(longest, line_.size());
     line_.append(input.substr(0, std::min(size, room)));
     input.remove_prefix(end != nullptr ? size + 1 : size);
@@ -175,7 +175,7 @@ bool RespReader::begin_array(RespValue* value, std::int64_t length) {
         end_value();
         return true;
     }
-    if (levels_.size() == most_levels)
+    if (levels_.size() == max_levels)
         return false;
     levels_.push_back({value, length});
     return true;

@@ -65,9 +65,9 @@ class RespReader {
     void reset() noexcept;
 
   private:
-    static constexpr std::size_t most_levels = 8;
+    static constexpr std::size_t max_levels = 8;
     static constexpr std::size_t level_of_fields = 3;
-    static constexpr std::size_t longest_line = 64 * 1024;  // that is kept
+    static constexpr std::size_t max_line = 64 * 1024;  // that is kept
 
     struct Level {
         RespValue* array;  // nullptr if its elements are dropped

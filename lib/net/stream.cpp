@@ -8,7 +8,7 @@
 namespace outbox {
 
 // In one step, so that a peer that never stops sending does not hold up the loop.
-static constexpr std::size_t most_in_one_step = 1024 * 1024;
+static constexpr std::size_t max_in_one_step = 1024 * 1024;
 static constexpr std::size_t read_size = 64 * 1024;
 
 TransportConfig stream_config(const TransportOptions& options, const Clock& clock,
@@ -157,7 +157,7 @@ void Stream::read_some() {
         input_.erase(0, consumed_);
         consumed_ = 0;
     }
-    for (std::size_t all = 0; all < most_in_one_step && input_.size() < max_input_;) {
+    for (std::size_t all = 0; all < max_in_one_step && input_.size() < max_input_;) {
         const std::size_t before = input_.size();
         input_.resize(before + read_size);
         std::size_t size = 0;

@@ -14,7 +14,7 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t longest_error = 300;
+constexpr std::size_t max_error = 300;
 constexpr Micros between_lines = seconds(60);
 
 // OpenTelemetry's semantic conventions for messaging, 1.30.
@@ -154,7 +154,7 @@ class TracedSink final : public Sink {
                                     SpanAttribute{"messaging.message.id", id_},
                                     SpanAttribute{"outbox.destination", destination_},
                                     SpanAttribute{"error.type", name_of(fate)}};
-        error_ = failed ? printable(error.empty() ? name_of(fate) : error, longest_error) : "";
+        error_ = failed ? printable(error.empty() ? name_of(fate) : error, max_error) : "";
         exporter_->add({.parent = *parent,
                         .kind = SpanKind::producer,
                         .name = name_,

@@ -17,12 +17,6 @@ constexpr const char* examples =
     "OUTBOX_LOG_FORMAT, and so on. A flag replaces a variable, and a variable replaces a key.\n"
     "Other users can read the command line, so passwords must not be on it.\n";
 
-std::string without_backticks(std::string_view text) {
-    std::string plain(text);
-    plain.erase(std::remove(plain.begin(), plain.end(), '`'), plain.end());
-    return plain;
-}
-
 void add_settings(CLI::App& app, std::span<const Setting> settings, bool of_database,
                   Values& values) {
     for (const Setting& setting : settings) {
@@ -34,7 +28,7 @@ void add_settings(CLI::App& app, std::span<const Setting> settings, bool of_data
                [&values, name = std::string(setting.spec.name), flag](const std::string& value) {
                    values[name] = {value, flag, false};
                },
-               without_backticks(setting.spec.description))
+               plain_text(setting.spec.description))
             ->group(of_database ? "A database without relay.toml" : "Options");
     }
 }

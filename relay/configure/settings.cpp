@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <regex>
 
 #include "core/allowed_hosts.hpp"
 #include "core/text.hpp"
@@ -16,12 +17,12 @@ namespace {
 // -------------------------------------------------------------------------------------------------
 
 constexpr Micros shortest_lease = seconds(2);
-constexpr Micros longest_lease = seconds(600);
-constexpr std::size_t longest_name = 63;
+constexpr Micros max_lease = seconds(600);
+constexpr std::size_t max_name = 63;
 
 std::optional<Error> check_lease(const OptionSpec& spec, std::string_view value) {
     const Result<Micros> lease = parse_duration(value);
-    if (lease && lease.value() >= shortest_lease && lease.value() <= longest_lease)
+    if (lease && lease.value() >= shortest_lease && lease.value() <= max_lease)
         return std::nullopt;
     return invalid_option_value(spec.name, "Write a duration from 2s to 10min.");
 }
@@ -35,7 +36,7 @@ std::optional<Error> check_memory(const OptionSpec& spec, std::string_view value
 }
 
 std::optional<Error> check_short_name(const OptionSpec& spec, std::string_view value) {
-    if (!value.empty() && value.size() <= longest_name && printable(value) == value)
+    if (!value.empty() && value.size() <= max_name && printable(value) == value)
         return std::nullopt;
     return invalid_option_value(spec.name,
                                 "Write at most 63 bytes of UTF-8 without control characters.");
@@ -94,8 +95,9 @@ constexpr std::array of_process{
     Setting{{.name = "memory",
              .range = "16MB … 64GB",
              .default_value = "48MB",
-             .description = "Memory for events that are read and not yet settled, of all "
-                            "destinations together: see [memory](#memory).",
+             .description =
+                 "[Memory](#memory) for events that are read and not yet settled, of all "
+                 "destinations together.",
              .check = check_memory}},
     Setting{{.name = "listen",
              .range = "`host:port`",
@@ -150,8 +152,8 @@ constexpr std::array of_database{
              .type = OptionType::choice,
              .choices = {"auto", "direct", "pooled"},
              .default_value = "auto",
-             .description = "Whether a connection keeps its server process, or a pooler is "
-                            "between. `auto` finds out."}},
+             .description = "Whether connections are direct or go through a pooler. `auto` finds "
+                            "out."}},
     Setting{{.name = "connections",
              .type = OptionType::number,
              .max = 64,
@@ -201,7 +203,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
     return row.back();
 }
 
-constexpr std::size_t longest_compared = 64;
+constexpr std::size_t max_compared = 64;
 
 std::string row_of(const Setting& setting, bool of_database) {
     const OptionSpec& spec = setting.spec;
@@ -244,15 +246,20 @@ std::string variable_of(std::string_view setting, bool of_database) {
     return variable;
 }
 
+std::string plain_text(std::string_view markdown) {
+    static const std::regex marks("`|\\[([^\\]]*)\\]\\([^)]*\\)");
+    return std::regex_replace(std::string(markdown), marks, "$1");
+}
+
 std::string hint_for_unknown(std::string_view name, std::string_view what,
                              const std::vector<std::string_view>& valid) {
     std::string hint;
     const auto closest =
         std::min_element(valid.begin(), valid.end(), [&](std::string_view a, std::string_view b) {
-            return distance(a, name.substr(0, longest_compared)) <
-                   distance(b, name.substr(0, longest_compared));
+            return distance(a, name.substr(0, max_compared)) <
+                   distance(b, name.substr(0, max_compared));
         });
-    if (closest != valid.end() && distance(*closest, name.substr(0, longest_compared)) <= 2)
+    if (closest != valid.end() && distance(*closest, name.substr(0, max_compared)) <= 2)
         hint = "Did you mean \"" + std::string(*closest) + "\"? ";
     return hint + "Valid " + std::string(what) + " are: " + comma_separated(valid) + ".";
 }
@@ -294,7 +301,7 @@ Result<ListenAddress> parse_listen_address(std::string_view text) {
 
 std::string settings_table() {
     std::string table =
-        "| key | flag | environment | default | values | |\n|---|---|---|---|---|---|\n";
+        "| key | flag | environment | default | values |  |\n| -- | -- | -- | -- | -- | -- |\n";
     for (const Setting& setting : of_process)
         table += row_of(setting, false);
     for (const Setting& setting : of_database)

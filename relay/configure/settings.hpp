@@ -28,6 +28,9 @@ std::string flag_of(std::string_view setting, bool of_database);
 // "shutdown_timeout" -> "OUTBOX_SHUTDOWN_TIMEOUT"
 std::string variable_of(std::string_view setting, bool of_database);
 
+// A description for a terminal: without marks of code, and with the text of links only.
+std::string plain_text(std::string_view markdown);
+
 // "Did you mean ...? Valid ... are: ..."
 std::string hint_for_unknown(std::string_view name, std::string_view what,
                              const std::vector<std::string_view>& valid);

@@ -14,8 +14,8 @@ namespace outbox::relay {
 
 namespace {
 
-constexpr std::size_t largest_file = 1024 * 1024;
-constexpr std::ptrdiff_t most_dots = 1000;
+constexpr std::size_t max_file = 1024 * 1024;
+constexpr std::ptrdiff_t max_dots = 1000;
 
 // toml++ limits the depth of values, but not that of keys (a.a.a.a), each of which is a call
 // deeper.
@@ -23,7 +23,7 @@ std::optional<std::size_t> line_with_deep_keys(std::string_view text) {
     for (std::size_t number = 1; !text.empty(); number++) {
         const std::size_t end = std::min(text.find('\n'), text.size() - 1) + 1;
         if (std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '.') >
-            most_dots)
+            max_dots)
             return number;
         text.remove_prefix(end);
     }
@@ -254,7 +254,7 @@ void Reader::read_top(const toml::table& top, FileContents& contents) {
 
 FileContents Reader::read() {
     FileContents contents;
-    const Result<std::string> text = read_small_file(path_, largest_file);
+    const Result<std::string> text = read_small_file(path_, max_file);
     if (!text) {
         errors_.push_back(
             {ErrorKind::unavailable, text.error().message, "",

@@ -11,7 +11,7 @@
 namespace outbox::relay {
 
 static constexpr Micros shortest_pause = milliseconds(100);
-static constexpr Micros longest_pause = seconds(5);
+static constexpr Micros max_pause = seconds(5);
 
 Connection::Connection(Owner& owner, Poller& poller, const Clock& clock, ConnectionCounts& counts,
                        const ConnectionParameters& parameters, std::uint64_t seed)
@@ -20,7 +20,7 @@ Connection::Connection(Owner& owner, Poller& poller, const Clock& clock, Connect
       clock_(clock),
       counts_(counts),
       parameters_(parameters),
-      pauses_(shortest_pause, longest_pause, seed) {}
+      pauses_(shortest_pause, max_pause, seed) {}
 
 Connection::~Connection() {
     close();

@@ -12,7 +12,7 @@
 namespace outbox::relay {
 
 // A wait that ends by itself this late loses nothing.
-static constexpr Micros longest_wait = seconds(60);
+static constexpr Micros max_wait = seconds(60);
 
 static int checked(int descriptor, const char* what) {
     if (descriptor < 0)
@@ -70,7 +70,7 @@ void Poller::set_timer(Micros at_most) noexcept {
 }
 
 void Poller::wait(Micros at_most) {
-    at_most = std::clamp<Micros>(at_most, 0, longest_wait);
+    at_most = std::clamp<Micros>(at_most, 0, max_wait);
     if (at_most > 0 || timer_is_set_)
         set_timer(at_most);  // 0 disarms it
     std::array<epoll_event, 64> events;

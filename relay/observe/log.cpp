@@ -14,12 +14,11 @@ namespace {
 
 // A pipe takes a line of at most PIPE_BUF bytes whole, and poll() says whether it has room for it.
 // JSON may double a text, and a message may come with both database and destination.
-constexpr std::size_t longest_message = 700;
-constexpr std::size_t longest_detail = 700;
-constexpr std::size_t longest_hint = 300;
-constexpr std::size_t longest_name = 64;
-static_assert(2 * (longest_message + longest_detail + longest_hint + 2 * longest_name) + 200 <=
-              PIPE_BUF);
+constexpr std::size_t max_message = 700;
+constexpr std::size_t max_detail = 700;
+constexpr std::size_t max_hint = 300;
+constexpr std::size_t max_name = 64;
+static_assert(2 * (max_message + max_detail + max_hint + 2 * max_name) + 200 <= PIPE_BUF);
 
 std::string_view name_of(LogLevel level) {
     switch (level) {
@@ -81,10 +80,9 @@ std::string as_text(LogLevel level, const Texts& texts) {
 
 std::string line(LogFormat format, LogLevel level, const LogPlace& place, std::string_view message,
                  std::string_view detail, std::string_view hint) {
-    const Texts texts{printable(place.database, longest_name),
-                      printable(place.destination, longest_name),
-                      printable(message, longest_message), printable(detail, longest_detail),
-                      printable(hint, longest_hint)};
+    const Texts texts{printable(place.database, max_name), printable(place.destination, max_name),
+                      printable(message, max_message), printable(detail, max_detail),
+                      printable(hint, max_hint)};
     return format == LogFormat::json ? as_json(level, texts) : as_text(level, texts);
 }
 

@@ -14,7 +14,7 @@ namespace outbox::relay {
 static constexpr Micros rest_after = milliseconds(50);
 // Pauses between attempts, while transactions that have enqueued events go on.
 static constexpr Micros shortest_rest_pause = milliseconds(100);
-static constexpr Micros longest_rest_pause = seconds(2);
+static constexpr Micros max_rest_pause = seconds(2);
 // Pauses between looks that find nothing.
 static constexpr Micros direct_poll_min = milliseconds(1);
 static constexpr Micros direct_poll_max = milliseconds(25);
@@ -339,7 +339,7 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
         if (std::exchange(resting_, answer.resting) && !resting_)
             wake_all();
         rest_pause_ =
-            resting_ ? 0 : std::clamp(2 * rest_pause_, shortest_rest_pause, longest_rest_pause);
+            resting_ ? 0 : std::clamp(2 * rest_pause_, shortest_rest_pause, max_rest_pause);
         rest_not_before_ = process_.clock.now() + rest_pause_;
         if (resting_)
             for (const auto& home : homes_)

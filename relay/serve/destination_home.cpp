@@ -16,7 +16,7 @@ namespace outbox::relay {
 // Rows made due in one statement.
 static constexpr std::int32_t hurried_at_once = 1000;
 // Longest pause between looks at events that are all for other destinations.
-static constexpr Micros longest_look_pause = milliseconds(16);
+static constexpr Micros max_look_pause = milliseconds(16);
 // Before new options take effect, events in flight may end, so that they are not sent again.
 static constexpr Micros time_to_change = seconds(1);
 static constexpr std::string_view lock_not_available = "55P03";
@@ -31,9 +31,9 @@ static constexpr Micros time_beside_expressions = seconds(1);
 static constexpr Micros time_to_look_again = seconds(10);
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
-static constexpr Micros longest_failure_pause = seconds(10);
+static constexpr Micros max_failure_pause = seconds(10);
 // After this many in a row, the relay starts over: perhaps it wants something impossible.
-static constexpr unsigned most_refusals = 5;
+static constexpr unsigned max_refusals = 5;
 
 static Uuid random_token() {
     Uuid token{};
@@ -48,8 +48,8 @@ DestinationHome::DestinationHome(Process process, DestinationHost& host, Session
       host_(host),
       sessions_(sessions),
       row_(std::move(row)),
-      pauses_(shortest_failure_pause, longest_failure_pause, random_seed()),
-      read_pauses_(shortest_failure_pause, longest_failure_pause, random_seed()),
+      pauses_(shortest_failure_pause, max_failure_pause, random_seed()),
+      read_pauses_(shortest_failure_pause, max_failure_pause, random_seed()),
       relay_(process.clock, stats_, random_seed()),
       reader_(*this, sessions, process.memory),
       token_(random_token()) {}
@@ -460,7 +460,7 @@ void DestinationHome::take_look_result() {
         return;
     }
     relay_.window_found(found->end, found->events > 1);
-    look_pause_ = std::clamp<Micros>(2 * look_pause_, milliseconds(1), longest_look_pause);
+    look_pause_ = std::clamp<Micros>(2 * look_pause_, milliseconds(1), max_look_pause);
     host_.has_found(*this);
     fill_block();
 }
@@ -615,7 +615,7 @@ void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     }
     const bool had_no_effect =
         !answer.ok && !answer.connection_lost() && !ends_connection(answer.sqlstate);
-    if (had_no_effect && taker != &DestinationHome::followed && ++refusals_ < most_refusals)
+    if (had_no_effect && taker != &DestinationHome::followed && ++refusals_ < max_refusals)
         relay_.write_later(pauses_.next());
     else
         start_over(pauses_.next());

@@ -8,7 +8,7 @@ namespace outbox::relay {
 // Rows are fetched in blocks of about this many bytes, so that two or three of them do not take
 // much memory.
 static constexpr std::size_t fetch_bytes = 512 * 1024;
-static constexpr std::int32_t most_rows_at_once = 1024;
+static constexpr std::int32_t max_rows_at_once = 1024;
 // The first places of a window should be there soon, because nothing else can be done meanwhile.
 static constexpr std::int32_t first_entries = 8'000;
 // Blocks that are under way or wait for the relay: usually, and while memory is short.
@@ -114,7 +114,7 @@ std::optional<calls::Found> WindowReader::look_result() {
 // Large windows
 // -------------------------------------------------------------------------------------------------
 
-std::size_t WindowReader::most_fetches() const noexcept {
+std::size_t WindowReader::fetches_allowed() const noexcept {
     return bytes_of_fetch() < fetch_bytes ? fewest_fetches : max_fetches;
 }
 
@@ -122,7 +122,7 @@ std::size_t WindowReader::bytes_of_fetch() const noexcept {
     return std::min(fetch_bytes, budget_.share() / part_of_share);
 }
 
-std::int32_t WindowReader::most_entries() const noexcept {
+std::int32_t WindowReader::entries_wanted() const noexcept {
     const std::size_t fitting = budget_.share() / part_of_share / sizeof(Entry);
     return static_cast<std::int32_t>(std::clamp<std::size_t>(
         fitting, fewest_entries, static_cast<std::size_t>(entries_at_once_)));
@@ -132,9 +132,9 @@ std::int32_t WindowReader::most_entries() const noexcept {
 // place takes about half as long as to read a row. Each call passes over the index of the whole
 // window, so the number grows.
 void WindowReader::request_more() {
-    while (fetches_.size() < most_fetches() && next_entry_ < entries_.size())
+    while (fetches_.size() < fetches_allowed() && next_entry_ < entries_.size())
         request_rows();
-    const std::int32_t at_once = most_entries();
+    const std::int32_t at_once = entries_wanted();
     if (entries_.size() - next_entry_ > static_cast<std::size_t>(at_once / 8 * 5) || complete_ ||
         asked_for_entries_)
         return;
@@ -227,7 +227,7 @@ void WindowReader::learn_size(const EventRows& rows) noexcept {
         return;
     const std::size_t each = rows.bytes() / static_cast<std::size_t>(rows.size()) + 1;
     const auto fitting = static_cast<std::int32_t>(bytes_of_fetch() / each);
-    rows_at_once_ = std::clamp(std::min(fitting, rows_at_once_ * 2), 1, most_rows_at_once);
+    rows_at_once_ = std::clamp(std::min(fitting, rows_at_once_ * 2), 1, max_rows_at_once);
 }
 
 // -------------------------------------------------------------------------------------------------

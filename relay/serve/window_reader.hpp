@@ -89,9 +89,9 @@ class WindowReader {
     void take_look(Answer answer, std::uint64_t);
     void take_entries(Answer answer, std::uint64_t);
     void take_rows(Answer answer, std::uint64_t id);
-    std::size_t most_fetches() const noexcept;
+    std::size_t fetches_allowed() const noexcept;
     std::size_t bytes_of_fetch() const noexcept;
-    std::int32_t most_entries() const noexcept;
+    std::int32_t entries_wanted() const noexcept;
     void request_more();
     void request_rows();
     void forget_entries();

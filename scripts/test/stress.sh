@@ -77,7 +77,7 @@ run_changed() {
     names=$(sed -n 's/^unit //p' "$results/changed" | paste -sd '|')
     [ -z "$names" ] || build_targets "$build" tests/unit/all
     begin_load
-    [ -z "$names" ] || repeat "changed unit tests" 10 run_named_ctest "^($names)"
+    [ -z "$names" ] || repeat "changed unit tests" 10 run_named_ctest "(^|/)($names)(/|$)"
     for suite in system security drills citus; do
         mapfile -t tests < <(sed -n "s#^pytest \(tests/$suite/.*\)#$repository/\1#p" "$results/changed")
         [ ${#tests[@]} -eq 0 ] || repeat "changed tests of $suite" 10 one_by_one "${tests[@]}"

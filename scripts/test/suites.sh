@@ -12,7 +12,7 @@
 #   edition       system tests that speak SQL once more, with the SQL edition in place of the extension
 #   security      attacks and hostile peers
 #   drills        processes are killed, and an independent ledger is compared with what arrived
-#   timing        tests that compare a stopwatch with a promise: alone, one at a time
+#   timing        promises about time, which other suites do not check: alone, one test at a time
 #   citus         nodes of a Citus cluster; not tested where the server does not have Citus
 #   threads       the client under ThreadSanitizer
 #   kafka-matrix  two versions of Kafka with two of librdkafka
@@ -129,7 +129,7 @@ run_outside() {
 
 run_edition() {
     build_tests
-    local tests=$repository/tests/system marks="$marks and not slow"
+    local tests=$repository/tests/system marks="${marks:+$marks and }not slow"
     # The drills have crashes under load.
     # Tests of backfills: those of walking a table and locking its rows, which SQL does there.
     OUTBOX_TEST_EDITION=sql run_pytest edition --dist loadfile -k 'not a_crash_repeats' \
@@ -155,7 +155,7 @@ run_timing() {
     servers_installed
     local suite marks=timing
     for suite in system security drills; do
-        run_pytest "timing-$suite" "$repository/tests/$suite" -n 0
+        OUTBOX_TEST_TIMING=1 run_pytest "timing-$suite" "$repository/tests/$suite" -n 0
     done
 }
 

@@ -10,8 +10,8 @@ CREATE FUNCTION inbox.json(message inbox.message)
 RETURNS jsonb
 LANGUAGE sql STABLE
 RETURN pg_catalog.convert_from((message).payload, 'UTF8')::pg_catalog.jsonb;
-COMMENT ON FUNCTION inbox.json(inbox.message) IS 'the payload of a message as JSON';
 
+-- Refuses a row without a key or a version.
 CREATE FUNCTION inbox_internal.check_row(projection regclass, key_columns text[], version_column text, data jsonb)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -46,11 +46,9 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_row(regclass, text[], text, jsonb) IS
-    'refuses a row without a key or a version';
 
--- Requires one row per key, because statements would otherwise change several rows. The key of a
--- view is up to PostgreSQL and the view's owner.
+-- Refuses a projection without a unique constraint on its key: statements would change several rows
+-- of a key. The key of a view is up to PostgreSQL and the view's owner.
 CREATE FUNCTION inbox_internal.check_key(projection regclass, key_columns text[])
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -72,18 +70,18 @@ BEGIN
                   HINT = 'Create a primary key, or a unique index that is not partial.';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_key(regclass, text[]) IS 'refuses a projection without a unique constraint on its key';
 
--- Runs a statement that returns whether it changed a row, and that reads its data from the setting
--- inbox.given. The plan is kept for the session as a prepared statement, under a name derived from
--- its text. So deallocated statements, altered tables and earlier users of the session do no harm.
--- If a projection is given, its columns and its key are checked when a plan is made.
+-- Runs a statement whose plan is kept. The statement returns whether it changed a row, and reads
+-- its data from the setting inbox.given. The plan is kept for the session as a prepared statement,
+-- under a name derived from its text. So deallocated statements, altered tables and earlier users
+-- of the session do no harm. If a projection is given, its columns and its key are checked when a
+-- plan is made.
 --
 -- This may run with more rights than the session has, and the session can prepare any statement
 -- under that name. So the text found there must be equal to this statement. It has no parameters,
 -- whose types the session would choose, and all its functions and operators are schema-qualified,
--- so it means the same whoever prepared it. The row is not part of the text, because the text is
--- logged when the statement fails.
+-- so it means the same whichever role prepared it. The row is not part of the text, because the
+-- text is logged when the statement fails.
 --
 -- This and row_parts() run for every event. A search_path of their own would cost as much as their
 -- call, so they have none, and every name and operator is schema-qualified.
@@ -122,13 +120,12 @@ BEGIN
     ignored := pg_catalog.set_config('inbox.given', '', true);
     RETURN did IS TRUE;
 END $$;
-COMMENT ON FUNCTION inbox_internal.run(text, jsonb, regclass, text[], text) IS 'runs a statement whose plan is kept';
 
 -- In statements `stored` is the stored row, and `excluded` the given row, as in ON CONFLICT. A
 -- stored version that is NULL is older than any other.
 --
--- A session cannot tell in plain SQL that columns have changed, so this looks at them for every
--- event. Without OFFSET 0 that would be planned for every event, too.
+-- Plain SQL cannot tell that columns have changed, so this reads them for every event. Without
+-- OFFSET 0 the query would also be planned for every event.
 CREATE FUNCTION inbox_internal.row_parts(
     projection     regclass,
     key_columns    text[],
@@ -169,6 +166,7 @@ END $$;
 COMMENT ON FUNCTION inbox_internal.row_parts(regclass, text[], text, jsonb) IS
     'parts of statements about a row of a projection';
 
+-- Returns parts of statements about the key of a row that is inserted or removed.
 CREATE FUNCTION inbox_internal.key_parts(
     projection     regclass,
     key_columns    text[],
@@ -205,8 +203,6 @@ BEGIN
         PERFORM inbox_internal.check_row(projection, key_columns, version_column, data);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.key_parts(regclass, text[], text, jsonb) IS
-    'parts of statements about the key of a row that is inserted or removed';
 
 -- Keys with the same hash share a lock, which is a row of inbox.key_lock. Transactions that insert
 -- share it, because the table itself keeps them apart; one that removes holds it alone.
@@ -216,6 +212,7 @@ LANGUAGE sql IMMUTABLE
 RETURN (pg_catalog.jsonb_hash_extended(key, projection::pg_catalog.oid::pg_catalog.int8) & 16383)::pg_catalog.int4;
 COMMENT ON FUNCTION inbox_internal.key_slot(regclass, jsonb) IS 'number of the lock of a key';
 
+-- Refuses an unsafe use of the lock of a key.
 CREATE FUNCTION inbox_internal.check_locked(locked boolean)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -231,7 +228,6 @@ BEGIN
         RAISE EXCEPTION 'a row of inbox.key_lock is missing' USING ERRCODE = 'data_corrupted';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_locked(boolean) IS 'refuses an unsafe use of the lock of a key';
 
 -- A role that has a privilege on rows of a projection may record, read and wait for their removal.
 CREATE FUNCTION inbox_internal.check_right(projection regclass, privilege text, caller inbox_internal.caller)
@@ -262,10 +258,9 @@ BEGIN
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = tombstone_version.projection AND t.key = tombstone_version.key);
 END $$;
-COMMENT ON FUNCTION inbox_internal.tombstone_version(regclass, jsonb, inbox_internal.caller) IS 'version with which a row was removed';
 
--- Does the same for a transaction that will insert the row: until it ends, no other transaction
--- removes the row.
+-- Returns the version with which a row was removed, and locks the key for an insert: until the
+-- transaction ends, no other transaction removes the row.
 CREATE FUNCTION inbox_internal.removed_version(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -282,9 +277,8 @@ BEGIN
     RETURN (SELECT t.version FROM inbox.tombstone AS t
              WHERE t.projection = removed_version.projection AND t.key = removed_version.key);
 END $$;
-COMMENT ON FUNCTION inbox_internal.removed_version(regclass, jsonb, inbox_internal.caller) IS
-    'version with which a row was removed; locks the key for an insert';
 
+-- Locks a key for a removal until the transaction ends.
 CREATE FUNCTION inbox_internal.lock_removal(projection regclass, key jsonb, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -298,7 +292,6 @@ BEGIN
     PERFORM inbox_internal.check_locked(FOUND);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.lock_removal(regclass, jsonb, inbox_internal.caller) IS 'locks a key for a removal until the transaction ends';
 
 -- A role that may delete rows of the projection may also keep them away.
 CREATE FUNCTION inbox_internal.leave_tombstone(
@@ -367,8 +360,6 @@ BEGIN
                             ' RETURNING true'),
                      data);
 END $$;
-COMMENT ON FUNCTION inbox.apply(regclass, text[], text, jsonb) IS
-    'writes a row of a projection unless it has a newer version';
 
 -- Removes a row of a projection, unless the projection has the same or a newer version of it. The
 -- version of the removal is kept as long as ids of events, so that an older event that comes later
@@ -398,5 +389,3 @@ BEGIN
                             'AND (inbox_internal.tombstone_version(%1$s, %2$s)::%7$s OPERATOR(pg_catalog.<) excluded.%3$s) IS NOT FALSE',
                             projection::oid, k.key, p.version, p.given, projection, p.same_key, k.version_type), data);
 END $$;
-COMMENT ON FUNCTION inbox.remove(regclass, text[], text, jsonb) IS
-    'removes a row of a projection unless it has a newer version';

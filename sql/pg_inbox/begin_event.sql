@@ -1,5 +1,5 @@
 -- Handling an event at once: begin_event(), the effects of the event and the commit are one
--- transaction; then follows the acknowledgement. If begin_event() returns false, only the
+-- transaction; the acknowledgement follows. If begin_event() returns false, only the
 -- acknowledgement is left to do.
 
 -- Returns the consumer as which the caller acts, and creates it if it is new. A consumer belongs to
@@ -27,8 +27,8 @@ BEGIN
     END IF;
     RETURN own_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.own_consumer(text, inbox_internal.caller) IS 'consumer as which the caller acts';
 
+-- Reports that a consumer belongs to another role.
 CREATE FUNCTION inbox_internal.refuse_owner(consumer text, owner name)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -39,12 +39,11 @@ BEGIN
         USING ERRCODE = 'insufficient_privilege',
               HINT = 'Use another name, or become that role (SET ROLE). An operator can change its owner with inbox.give_consumer().';
 END $$;
-COMMENT ON FUNCTION inbox_internal.refuse_owner(text, name) IS 'reports that a consumer belongs to another role';
 
--- Returns true if the event is new to the consumer: it counts as applied when the caller's
--- transaction commits, and as new again if it does not. Returns false if it was applied before. If
--- another transaction has begun the same event, this waits for its end. `source` is stored for
--- information only.
+-- Returns true if the event is new to the consumer, and marks it as applied at commit. If the
+-- transaction does not commit, the event counts as new again. Returns false if it was applied
+-- before. If another transaction has begun the same event, this waits for its end. `source` is
+-- stored for information only.
 --
 -- This is called for every event, and a search_path of its own would cost a tenth of its time. So
 -- it has none, and every name and operator is schema-qualified.
@@ -70,14 +69,14 @@ BEGIN
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.begin_event(text, uuid, text, inbox_internal.caller) IS
-    'returns true if an event is new to a consumer, and marks it as applied at commit';
 
--- Does the same for a batch: element n of the result says whether event_ids[n] is new. If an id
--- occurs several times, only its first element is new.
+-- Returns which events of a batch are new to a consumer, and marks them as applied at commit.
+-- Element n of the result says whether event_ids[n] is new. If an id occurs several times, only its
+-- first element is new.
 --
--- As a rule all are new. Then ON CONFLICT, which looks each id up first and writes a record more for
--- it, is half of the cost, so they are inserted without it at first, in a subtransaction.
+-- As a rule all ids are new. Then ON CONFLICT would be half of the cost, because it looks each id
+-- up first and writes one more record for it. So the ids are first inserted without it, in a
+-- subtransaction.
 CREATE FUNCTION inbox.begin_events(
     consumer  text,
     event_ids uuid[],
@@ -96,8 +95,8 @@ BEGIN
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
-    -- Here and below in the order of the ids, so that two batches with common ids wait for each other
-    -- and do not deadlock.
+    -- Here and below, ids are inserted in order, so that two batches with common ids wait for each
+    -- other and do not deadlock.
     BEGIN
         INSERT INTO inbox.processed (consumer_id, event_id, bucket, source)
             SELECT own_id, id, inbox_internal.bucket(id), begin_events.source
@@ -120,10 +119,8 @@ BEGIN
           FROM unnest(event_ids) WITH ORDINALITY AS given (id, n)
          ORDER BY given.n);
 END $$;
-COMMENT ON FUNCTION inbox.begin_events(text, uuid[], text, inbox_internal.caller) IS
-    'returns which events of a batch are new to a consumer, and marks them as applied at commit';
 
--- Returns whether the event counts as applied. A transaction that has begun it may still commit;
+-- Returns whether an event has been applied. A transaction that has begun it may still commit;
 -- begin_event() would wait for that.
 CREATE FUNCTION inbox.was_applied(consumer text, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
@@ -133,7 +130,6 @@ AS $$
 BEGIN
     RETURN inbox_internal.applied_at(inbox_internal.own_consumer(consumer, caller), event_id) IS NOT NULL;
 END $$;
-COMMENT ON FUNCTION inbox.was_applied(text, uuid, inbox_internal.caller) IS 'returns whether an event has been applied';
 
 -- Returns when the event was applied; NULL if its id is not remembered. Reads only its bucket. A kept
 -- plan would lock all buckets, and so wait for one that is being emptied.
@@ -150,4 +146,3 @@ BEGIN
         INTO applied_at USING consumer_id, event_id;
     RETURN applied_at;
 END $$;
-COMMENT ON FUNCTION inbox_internal.applied_at(integer, uuid) IS 'when an event was applied, or null';

@@ -9,6 +9,7 @@
 -- A lost lease counts as a failed attempt of its messages, because one of them may have ended the
 -- process. From then on such a message is claimed alone.
 
+-- Reports a lost lease.
 CREATE FUNCTION inbox_internal.lease_lost(token uuid)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -20,9 +21,9 @@ BEGIN
               DETAIL = 'The lease ended and another process has the message, or an earlier one of its key failed, or it was completed before.',
               HINT = 'Roll back the effects of the message, and go on with others.';
 END $$;
-COMMENT ON FUNCTION inbox_internal.lease_lost(uuid) IS 'reports a lost lease';
 
--- Ends expired leases, except those of messages that are being completed.
+-- Ends expired leases, which count as failed attempts, except those of messages that are being
+-- completed.
 CREATE FUNCTION inbox_internal.end_lost_leases(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -53,7 +54,6 @@ BEGIN
         PERFORM inbox_internal.note_change(consumer_id, -ended, failed);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.end_lost_leases(integer) IS 'ends expired leases, which count as failed attempts';
 
 -- Makes messages that are too large dead letters. Returns true if there were any.
 CREATE FUNCTION inbox_internal.give_up_too_large(consumer_id integer)
@@ -65,13 +65,13 @@ BEGIN
     RETURN (SELECT count(*) > 0 FROM inbox.message AS m
              WHERE m.consumer_id = $1 AND inbox_internal.is_too_large(m) IS TRUE AND inbox_internal.give_up(m));
 END $$;
-COMMENT ON FUNCTION inbox_internal.give_up_too_large(integer) IS 'makes messages that are too large dead letters';
 
--- Takes the next messages of a consumer that has no subscriptions in the server, in order of
--- arrival. Error 42704: there is no such consumer. Skips messages that wait for their next attempt, and those of a key of which an earlier
--- message waits, blocks or is claimed. `attempt` is 1 for the first attempt. Process several
--- messages of one key in the given order.
--- Plans are kept, and must be good for tables that were empty when they were made.
+-- Takes the next messages of a consumer under a lease, in order of arrival; commit before
+-- processing them. The consumer must have no subscriptions in the server. Error 42704: there is no
+-- such consumer. Skips messages that wait for their next attempt, and those of a key of which an
+-- earlier message waits, blocks or is claimed. `attempt` is 1 for the first attempt. Process
+-- several messages of one key in the given order. Plans are kept, and must be good for tables that
+-- were empty when they were made.
 CREATE FUNCTION inbox.claim(
     consumer     text,
     max_messages integer  DEFAULT 100,
@@ -175,13 +175,11 @@ BEGIN
         RETURN QUERY SELECT * FROM inbox.claim(consumer, max_messages, lease, caller);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox.claim(text, integer, interval, inbox_internal.caller) IS
-    'takes the next messages of a consumer under a lease; commit before processing them';
 
--- Takes a message out of the inbox, for good if the transaction commits. Call it before the effects
--- of the message, in the same transaction. It sets inbox.traceparent for them. Returns false if the
--- message is a duplicate: commit and do nothing else. Error IL001: the message is not under this lease
--- any more.
+-- Completes a claimed message, in the transaction of its effects: takes it out of the inbox, for
+-- good if the transaction commits. Call it before the effects of the message, in the same
+-- transaction. It sets inbox.traceparent for them. Returns false if the message is a duplicate:
+-- commit and do nothing else. Error IL001: the message is not under this lease any more.
 CREATE FUNCTION inbox.complete(token uuid, event_id uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -215,13 +213,11 @@ BEGIN
         ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.complete(uuid, uuid, inbox_internal.caller) IS
-    'completes a claimed message; call it in the transaction of its effects';
 
--- Counts a failed attempt, after its effects were rolled back. Returns 'retry' if the message will
--- be claimed again, or 'dead' if it has become a dead letter. Skip the remaining messages of its
--- key under this lease: they are given back, unless the key goes on after a dead letter, and
--- complete() refuses them.
+-- Counts a failed attempt of a claimed message, after its effects were rolled back; returns retry
+-- or dead. It is 'retry' if the message will be claimed again, or 'dead' if it has become a dead
+-- letter. Skip the remaining messages of its key under this lease: they are given back, unless the
+-- key goes on after a dead letter, and complete() refuses them.
 CREATE FUNCTION inbox.fail(
     token     uuid,
     event_id  uuid,
@@ -267,10 +263,9 @@ BEGIN
     PERFORM inbox_internal.note_change(policy.id, -1 - others, 1);
     RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
 END $$;
-COMMENT ON FUNCTION inbox.fail(uuid, uuid, text, text, boolean, text, text, text, inbox_internal.caller) IS
-    'counts a failed attempt of a claimed message; returns retry or dead';
 
--- Does not wait for messages that are being completed: no other process can take them over.
+-- Prolongs a lease from now on, and returns its new end. Does not wait for messages that are being
+-- completed: no other process can take them over.
 CREATE FUNCTION inbox.extend(
     token  uuid,
     lease  interval     DEFAULT '30 seconds',
@@ -296,8 +291,8 @@ BEGIN
                                 WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
     RETURN new_end;
 END $$;
-COMMENT ON FUNCTION inbox.extend(uuid, interval, inbox_internal.caller) IS 'prolongs a lease from now on; returns its new end';
 
+-- Gives back messages claimed under a token and not completed; returns their number.
 CREATE FUNCTION inbox.release(token uuid, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -321,5 +316,3 @@ BEGIN
     END IF;
     RETURN released;
 END $$;
-COMMENT ON FUNCTION inbox.release(uuid, inbox_internal.caller) IS
-    'gives back messages claimed under a token and not completed; returns their number';

@@ -28,7 +28,8 @@ SELECT s.*, s.token = ANY (saved.tokens) IS TRUE AS confirmed
                       LIMIT 1) AS saved ON true;
 COMMENT ON VIEW inbox_internal.confirmation IS 'subscriptions that the role of their consumer has confirmed';
 
--- Lists handlers of consumers that belong to exactly the caller, because they run as that role.
+-- Lists the handlers that run as the calling role, and whether the role has confirmed them. They
+-- belong to consumers of exactly this role.
 CREATE FUNCTION inbox.own_subscriptions(
     caller inbox_internal.caller DEFAULT CURRENT_USER,
     OUT consumer   text,
@@ -46,12 +47,10 @@ BEGIN
           FROM inbox_internal.confirmation AS c WHERE c.role = caller
          ORDER BY c.consumer, c.number;
 END $$;
-COMMENT ON FUNCTION inbox.own_subscriptions(inbox_internal.caller) IS
-    'handlers that run as the calling role, and whether the role has confirmed them';
 
--- Adds to the subscriptions that the caller has confirmed, and removes subscriptions that do not
--- exist any more. It runs with the rights of the caller, so it can only write for the caller. The
--- caller must have locked inbox.subscription.
+-- Stores the confirmations of a role: adds the subscriptions that the caller has confirmed, and
+-- removes those that do not exist any more. It runs with the rights of the caller, so it can only
+-- write for the caller. The caller must have locked inbox.subscription.
 --
 -- Without pg_outbox the setting is unknown to the server, and only superusers can set it. Then
 -- there are no processors either.
@@ -69,8 +68,8 @@ EXCEPTION
     WHEN insufficient_privilege THEN
         NULL;
 END $$;
-COMMENT ON FUNCTION inbox_internal.save_confirmation(text[]) IS 'stores the confirmations of a role';
 
+-- Makes calls that subscribe or confirm wait for each other.
 CREATE FUNCTION inbox_internal.lock_subscriptions()
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -80,7 +79,6 @@ BEGIN
     PERFORM inbox_internal.refuse_restricted();
     LOCK TABLE inbox.subscription IN SHARE ROW EXCLUSIVE MODE;
 END $$;
-COMMENT ON FUNCTION inbox_internal.lock_subscriptions() IS 'makes calls that subscribe or confirm wait for each other';
 
 -- Confirms that the handlers of a consumer run with the caller's rights, and returns these
 -- handlers. Needed after a restore, or after the consumer was given to the caller. subscribe()
@@ -105,4 +103,3 @@ BEGIN
     END IF;
     RETURN QUERY SELECT s.event_type, s.handler FROM inbox.own_subscriptions() AS s WHERE s.consumer = confirm.consumer;
 END $$;
-COMMENT ON FUNCTION inbox.confirm(text) IS 'confirms that the handlers of a consumer run as the calling role';

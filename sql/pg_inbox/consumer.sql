@@ -1,7 +1,7 @@
 -- Consumers are made by the first message, subscription or event. A process that claims messages must
 -- not make one, because a misspelt name would claim nothing for ever.
 
--- Does the same as own_consumer() for a consumer that exists.
+-- Returns the consumer as which the caller acts; an error if it does not exist.
 CREATE FUNCTION inbox_internal.known_consumer(consumer text, caller inbox_internal.caller)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -15,8 +15,8 @@ BEGIN
     END IF;
     RETURN inbox_internal.own_consumer(consumer, caller);
 END $$;
-COMMENT ON FUNCTION inbox_internal.known_consumer(text, inbox_internal.caller) IS 'consumer as which the caller acts; an error if it does not exist';
 
+-- Makes a consumer of the calling role; returns false if it exists already.
 CREATE FUNCTION inbox.create_consumer(consumer text, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -29,8 +29,6 @@ BEGIN
     PERFORM inbox_internal.own_consumer(consumer, caller);
     RETURN is_new;
 END $$;
-COMMENT ON FUNCTION inbox.create_consumer(text, inbox_internal.caller) IS
-    'makes a consumer of the calling role; returns false if it exists already';
 
 -- Drops a consumer: its offsets, figures and remembered ids, and with discard_messages its messages
 -- and dead letters. What is sent to it later makes a new one.
@@ -88,4 +86,3 @@ EXCEPTION
                   DETAIL = 'Open transactions have stored or processed messages.',
                   HINT = 'Try again when they have ended.';
 END $$;
-COMMENT ON FUNCTION inbox.drop_consumer(text, text, boolean, inbox_internal.caller) IS 'drops a consumer and what belongs to it';

@@ -23,4 +23,3 @@ BEGIN
     END IF;
     RETURN found_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.consumer_id(text) IS 'returns the id of a consumer, and creates it if it is new';

@@ -36,7 +36,7 @@ COMMENT ON COLUMN inbox.dead_letter.context IS 'what the handler did when the la
 COMMENT ON COLUMN inbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
 COMMENT ON COLUMN inbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
 
--- Locks a consumer, of any role, until the transaction ends.
+-- Locks a consumer, of any role, for an operator until the transaction ends.
 CREATE FUNCTION inbox_internal.take_control(consumer text)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE
@@ -50,12 +50,11 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer
             USING ERRCODE = 'undefined_object', HINT = 'The view inbox.status lists all consumers.';
     END IF;
-    PERFORM inbox_internal.wake('messages'); -- messages may not have to wait any more
+    PERFORM inbox_internal.wake('messages'); -- messages may no longer have to wait
     RETURN known_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.take_control(text) IS 'locks a consumer for an operator';
 
--- Makes dead letters messages again, with all their attempts, in front of later messages. Without
+-- Processes dead letters again, with all their attempts, in front of later messages. Without
 -- event_ids it takes all dead letters of the consumer. Returns their number.
 CREATE FUNCTION inbox.redrive(
     consumer  text,
@@ -94,9 +93,9 @@ BEGIN
         VALUES (caller, consumer, 'redrive', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.redrive(text, uuid[], text, inbox_internal.caller) IS 'processes dead letters again';
 
--- For one id, as text or uuid. A literal is text to PostgreSQL, so a literal of an array comes here, too.
+-- Processes a dead letter again, for one id, as text or uuid. PostgreSQL takes a literal for text,
+-- so a literal of an array comes here as well.
 CREATE FUNCTION inbox.redrive(consumer text, event_id text)
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -104,15 +103,14 @@ BEGIN ATOMIC
     SELECT inbox.redrive(consumer, event_ids => CASE WHEN event_id IS NULL OR event_id LIKE '{%' THEN event_id::uuid[]
                                                    ELSE ARRAY[event_id::uuid] END);
 END;
-COMMENT ON FUNCTION inbox.redrive(text, text) IS 'processes a dead letter again';
 
+-- Processes a dead letter again.
 CREATE FUNCTION inbox.redrive(consumer text, event_id uuid)
 RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     SELECT inbox.redrive(consumer, event_ids => ARRAY[event_id]);
 END;
-COMMENT ON FUNCTION inbox.redrive(text, uuid) IS 'processes a dead letter again';
 
 -- Gives up events for good: dead letters, and events that failed and will be tried again. They have
 -- no effect if they come again, and messages behind them go on. Returns their number.
@@ -136,7 +134,7 @@ BEGIN
                  UNION
                  SELECT w.event_id FROM inbox.waiting AS w
                   WHERE w.consumer_id = known_id AND w.event_id = ANY (event_ids));
-    -- In the order in which processors lock rows.
+    -- Locks rows in the order in which processors do.
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = known_id AND w.event_id = ANY (ids);
     INSERT INTO inbox.processed (consumer_id, event_id, bucket)
@@ -147,4 +145,3 @@ BEGIN
         VALUES (caller, consumer, 'discard', jsonb_build_object('event_ids', ids), why);
     RETURN cardinality(ids);
 END $$;
-COMMENT ON FUNCTION inbox.discard(text, uuid[], text, inbox_internal.caller) IS 'gives up failed events for good';

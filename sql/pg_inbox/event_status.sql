@@ -91,7 +91,6 @@ BEGIN
     END IF;
     state := 'PENDING';
 END $$;
-COMMENT ON FUNCTION inbox_internal.state_of_message(integer, uuid) IS 'state of an event that is not applied, for inbox.event_status()';
 
 -- Explains why a message that nothing else holds back is not processed yet.
 CREATE FUNCTION inbox_internal.why_pending(consumer text, OUT why text, OUT what_to_do text)
@@ -114,7 +113,6 @@ BEGIN ATOMIC
       FROM inbox.status AS s
      WHERE s.consumer = why_pending.consumer;
 END;
-COMMENT ON FUNCTION inbox_internal.why_pending(text) IS 'why a message is not processed yet, for inbox.event_status()';
 
 -- Returns until when the id of an event that was made at this time is certainly remembered; NULL if
 -- the id has no time.
@@ -127,11 +125,10 @@ BEGIN ATOMIC
            + inbox_internal.window_length()
      WHERE inbox_internal.bucket(event_id) < 32;
 END;
-COMMENT ON FUNCTION inbox_internal.remembered_until(uuid) IS 'end of the time for which the id of an event is remembered';
 
--- Tells where an event is, with a row for each consumer. Monitors and operators see all consumers,
--- other roles their own. Only roles with the rights of the consumer's role, and operators, see
--- error messages.
+-- Returns where an event is, for each consumer: waiting, failed, dead, applied, or never received.
+-- Monitors and operators see all consumers, other roles their own. Only roles with the rights of
+-- the consumer's role, and operators, see error messages.
 --
 --   PENDING     received; its turn has not come
 --   CLAIMED     a process outside the server has it
@@ -227,5 +224,3 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.event_status(uuid, inbox_internal.caller) IS
-    'where an event is, for each consumer: waiting, failed, dead, applied, or never received';

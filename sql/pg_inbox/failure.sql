@@ -1,9 +1,9 @@
 -- Events that fail. The rules are here for all ways to consume: the processor of the server,
 -- clients that claim messages, and clients that handle events at once.
 
--- Failures are written to the server log, but not each of them: the first failure of an event,
--- another reason than last time, and dead letters. Errors often quote the event, so they are cut and
--- made one line.
+-- Writes a failure of an event to the server log. Callers log only the first failure of an event, a
+-- failure with another reason than the last one, and dead letters. Errors often quote the event, so
+-- they are cut and made one line.
 CREATE FUNCTION inbox_internal.log_failure(message text, failure inbox.waiting, hint text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -16,9 +16,8 @@ BEGIN
                                 '[[:cntrl:]]+', ' ', 'g'),
         HINT = hint;
 END $$;
-COMMENT ON FUNCTION inbox_internal.log_failure(text, inbox.waiting, text) IS 'writes a failure of an event to the server log';
 
--- If more than a hundred events wait, the log has said enough.
+-- Writes a failure to the server log if its reason is new, unless more than a hundred events wait.
 CREATE FUNCTION inbox_internal.log_retry(consumer text, previous inbox.waiting, failure inbox.waiting)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -33,11 +32,10 @@ BEGIN
             'It will be tried again. inbox.waiting_keys shows when; the next such line is for another reason.');
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.log_retry(text, inbox.waiting, inbox.waiting) IS 'writes a failure to the server log if its reason is new';
 
--- Counts a failed attempt. Returns false if the event will be tried again, or if another process
--- has applied it meanwhile. Returns true if it is a dead letter now; its id is remembered, so that
--- duplicates have no effect.
+-- Counts a failed attempt, and returns whether the event is a dead letter now. Returns false if the
+-- event will be tried again, or if another process has applied it meanwhile. Returns true if it is
+-- a dead letter now; its id is remembered, so that duplicates have no effect.
 --
 -- Rows are locked in this order, here as elsewhere: inbox.claimed, message, waiting, processed. The
 -- caller has locked the message, if it is stored.
@@ -107,13 +105,11 @@ BEGIN
         failure, 'See inbox.dead_letter; then use inbox.redrive() or inbox.discard().');
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.count_failure(inbox.message, text, text, boolean, integer, text, text, text) IS
-    'counts a failed attempt; returns whether the event is a dead letter now';
 
--- Messages that are too large for a client, or for the indexes that a failure needs. They become
--- dead letters, so that others go on. receive() accepts no such message, but a dump or a version
--- without limits may contain one. They are looked for when messages are taken, because an index
--- would cost more.
+-- Returns whether a message is too large to be processed: for a client, or for the indexes that a
+-- failure needs. Such messages become dead letters, so that others go on. receive() accepts no such
+-- message, but a dump or a version without limits may contain one. They are looked for when
+-- messages are taken, because an index would cost more.
 CREATE FUNCTION inbox_internal.is_too_large(message inbox.message)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -121,10 +117,9 @@ RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).pay
        OR octet_length((message).topic) + octet_length((message).aggregate_type) + octet_length((message).aggregate_id)
           + octet_length((message).event_type) + octet_length((message).content_type) + octet_length((message).source) > 16384
        OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
-COMMENT ON FUNCTION inbox_internal.is_too_large(inbox.message) IS 'returns whether a message is too large to be processed';
 
--- Makes the message a dead letter. Returns false if it is gone, or if another process has locked
--- it. A key that is too long is cut.
+-- Makes a message that is too large a dead letter. Returns false if it is gone, or if another
+-- process has locked it. A key that is too long is cut.
 CREATE FUNCTION inbox_internal.give_up(message inbox.message)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -143,12 +138,11 @@ BEGIN
     END IF;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox_internal.give_up(inbox.message) IS 'makes a message that is too large a dead letter';
 
--- Counts a failed attempt of a client that handles events at once, after it has rolled back.
--- Returns false if the event must not be acknowledged, so that it comes again. Returns true if it
--- is a dead letter: it is stored here and can be acknowledged. If max_attempts is NULL, the policy
--- of the consumer has the limit.
+-- Counts a failed attempt of a client that handles events at once, after it has rolled back;
+-- returns true if the event was given up. False means that the event must not be acknowledged, so
+-- that it comes again. True means that it is a dead letter: it is stored here and can be
+-- acknowledged. If max_attempts is NULL, the policy of the consumer has the limit.
 CREATE FUNCTION inbox.fail_event(
     consumer        text,
     source          text,
@@ -214,11 +208,9 @@ BEGIN
     PERFORM inbox_internal.note_change(event.consumer_id, 0, 1);
     RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts, detail, hint, context);
 END $$;
-COMMENT ON FUNCTION inbox.fail_event(text, text, uuid, timestamptz, bigint, bigint, integer, uuid, text, text, text, text, text, text, jsonb, bytea, text, text, boolean, integer, text, text, text, inbox_internal.caller) IS
-    'counts a failed attempt of a client that handles events at once; returns true if the event was given up';
 
--- Ends the failures of events that have failed before. A client that handles events at once calls
--- it in the transaction that applies them. Returns how many of the events had failed.
+-- Ends the failures of events that are applied now. A client that handles events at once calls it
+-- in the transaction that applies them. Returns how many of the events had failed.
 CREATE FUNCTION inbox.end_failure(consumer text, event_ids uuid[], caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -232,4 +224,3 @@ BEGIN
     GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
 END $$;
-COMMENT ON FUNCTION inbox.end_failure(text, uuid[], inbox_internal.caller) IS 'ends the failures of events that are applied now';

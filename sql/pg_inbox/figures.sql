@@ -2,6 +2,7 @@
 -- completed follows from what was claimed, and a process that handles events at once reports what it
 -- has counted now and then.
 
+-- Counts failures, and claimed messages that are given back.
 CREATE FUNCTION inbox_internal.note_change(consumer_id integer, claimed bigint, failures bigint)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -9,9 +10,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     INSERT INTO inbox.progress_change (consumer_id, claimed, failures) VALUES ($1, $2, $3);
 END;
-COMMENT ON FUNCTION inbox_internal.note_change(integer, bigint, bigint) IS 'counts failures, and claimed messages that are given back';
 
--- Returns null if both are. Numbers that are missing count as 0.
+-- Adds two histograms of latencies. Returns null if both are null. Numbers that are missing count
+-- as 0.
 CREATE FUNCTION inbox_internal.sum_of_buckets(a bigint[], b bigint[])
 RETURNS bigint[]
 LANGUAGE sql IMMUTABLE
@@ -21,9 +22,8 @@ BEGIN ATOMIC
       FROM unnest(inbox_internal.latency_bounds()) WITH ORDINALITY AS place(bound, line)
      WHERE a IS NOT NULL OR b IS NOT NULL;
 END;
-COMMENT ON FUNCTION inbox_internal.sum_of_buckets(bigint[], bigint[]) IS 'adds two histograms of latencies';
 
--- Returns the buckets of a number of messages that took the same time.
+-- Returns the histogram of a number of messages that took the same time.
 CREATE FUNCTION inbox_internal.buckets_of(latency double precision, messages bigint)
 RETURNS bigint[]
 LANGUAGE sql IMMUTABLE
@@ -32,7 +32,6 @@ BEGIN ATOMIC
     SELECT array_agg(CASE WHEN latency <= b.bound::double precision THEN messages ELSE 0 END ORDER BY b.line)
       FROM unnest(inbox_internal.latency_bounds()) WITH ORDINALITY AS b(bound, line);
 END;
-COMMENT ON FUNCTION inbox_internal.buckets_of(double precision, bigint) IS 'histogram of messages with one latency';
 
 -- Adds the changes of a consumer to its row of inbox.progress, which must exist.
 CREATE FUNCTION inbox_internal.add_changes(consumer_id integer)
@@ -55,9 +54,8 @@ BEGIN
       FROM change AS c
      WHERE p.consumer_id = $1 AND c.claimed IS NOT NULL;
 END $$;
-COMMENT ON FUNCTION inbox_internal.add_changes(integer) IS 'adds changes to the figures of a consumer';
 
--- Returns the last 64 values of an array and this one.
+-- Adds a value to recent samples, and returns the last 64 values and this one.
 CREATE FUNCTION inbox_internal.with_sample(samples real[], value interval)
 RETURNS real[]
 LANGUAGE sql IMMUTABLE
@@ -65,8 +63,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT (samples || extract(epoch FROM value)::real)[greatest(1, cardinality(samples) - 62):];
 END;
-COMMENT ON FUNCTION inbox_internal.with_sample(real[], interval) IS 'adds a value to recent samples';
 
+-- Returns a percentile of recent samples.
 CREATE FUNCTION inbox_internal.percentile_of(samples real[], fraction double precision)
 RETURNS interval
 LANGUAGE sql IMMUTABLE
@@ -74,12 +72,11 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT make_interval(secs => percentile_disc(fraction) WITHIN GROUP (ORDER BY s)) FROM unnest(samples) AS s;
 END;
-COMMENT ON FUNCTION inbox_internal.percentile_of(real[], double precision) IS 'percentile of recent samples';
 
 -- Counts the messages that claim() has given out under a token. One of them, chosen at random, is
--- remembered as a sample: when it has been completed, inbox.processed has the time. In the histogram
--- it stands for all messages claimed since the sample before. The caller has locked the consumer.
--- While there is nothing to claim, this is not called.
+-- remembered as a sample: when it has been completed, inbox.processed has the time. In the
+-- histogram it stands for all messages claimed since the previous sample. The caller has locked the
+-- consumer. While there is nothing to claim, this is not called.
 CREATE FUNCTION inbox_internal.note_claim(consumer_id integer, token uuid, messages bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -143,9 +140,9 @@ BEGIN
      WHERE p.consumer_id = $1;
     PERFORM inbox_internal.add_changes($1);
 END $$;
-COMMENT ON FUNCTION inbox_internal.note_claim(integer, uuid, bigint) IS 'counts claimed messages';
 
--- Returns whether these numbers may be the buckets of a histogram. Null is none, and may.
+-- Returns whether these numbers may be the buckets of a histogram. Null means that there is no
+-- histogram, and is allowed.
 CREATE FUNCTION inbox_internal.are_buckets(up_to bigint[])
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -158,7 +155,6 @@ BEGIN ATOMIC
                      FROM (SELECT n.number, lag(n.number, 1, 0::bigint) OVER (ORDER BY n.line) AS before
                              FROM unnest(up_to) WITH ORDINALITY AS n(number, line)) AS b);
 END;
-COMMENT ON FUNCTION inbox_internal.are_buckets(bigint[]) IS 'returns whether numbers may be a histogram of latencies';
 
 -- Reports the figures of a process that handles events at once: what it has applied since its last
 -- report, and how many events it has received and not applied yet. `latency_buckets` are the numbers of
@@ -210,11 +206,9 @@ BEGIN
                latency_buckets = inbox_internal.sum_of_buckets(i.latency_buckets, excluded.latency_buckets),
                latency_sum = coalesce(i.latency_sum, 0) + coalesce(excluded.latency_sum, 0);
 END $$;
-COMMENT ON FUNCTION inbox.report_progress(text, text, bigint, bigint, interval, interval, interval, bigint[], double precision, inbox_internal.caller) IS
-    'reports the figures of a process that handles events at once';
 
--- Adds what has collected to inbox.progress: changes, and processes that have ended an hour ago. The
--- last process of a consumer is kept if it had events outstanding.
+-- Adds collected figures to inbox.progress, for inbox.prune(): changes, and figures of processes
+-- that ended an hour ago. The last process of a consumer is kept if it had events outstanding.
 CREATE FUNCTION inbox_internal.collect_figures()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -248,8 +242,9 @@ BEGIN
                           FROM gone AS h CROSS JOIN unnest(h.latency_buckets) WITH ORDINALITY AS n(number, line)
                          GROUP BY n.line) AS t) AS latency_buckets
           INTO ended FROM gone AS g;
-        -- Changes come from processes outside only, which have no time in them. So a row of figures that
-        -- a processor in the server has made tells from now on that there was such a process.
+        -- Only processes outside the server make changes, and changes have no time. So from now on,
+        -- seen_at tells that there was such a process, also in a row that a processor in the server
+        -- has made.
         UPDATE inbox.progress AS p
            SET processed = p.processed + coalesce(ended.processed, 0),
                seen_at = coalesce(greatest(p.seen_at, ended.seen_at), clock_timestamp()),
@@ -260,4 +255,3 @@ BEGIN
         PERFORM inbox_internal.add_changes(known_id);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox_internal.collect_figures() IS 'adds figures that have collected, for inbox.prune()';

@@ -1,13 +1,12 @@
--- Tells what is wrong with consumers and what to do about it, for people and for alerts. No rows
--- mean that all is well. Only roles with the rights of the consumer's role see the error messages
--- of its handlers.
+-- Returns what is wrong with consumers, why, and what to do about it; no rows if all is well. Only
+-- roles with the rights of the consumer's role see the error messages of its handlers.
 --
---   failing    events are not applied, and will not be until somebody acts
---   degraded   something goes wrong, and may pass by itself
+--   failing    events are not applied, and will not be until an operator acts
+--   degraded   there is a problem that may pass by itself
 --
--- A message that failed, or is behind a failed one or a dead letter, is explained by that. Others are
--- looked for among the first thousand. If none of these is `free`, but there are more messages, the
--- consumer counts as behind.
+-- Messages that failed, or are behind a failed one or a dead letter, are explained by that. Others
+-- are looked for among the first thousand messages. If none of these is `free`, but there are more
+-- messages, the consumer counts as behind.
 CREATE FUNCTION inbox.health(
     max_age interval DEFAULT '1 minute',
     caller  inbox_internal.caller DEFAULT CURRENT_USER,
@@ -112,8 +111,8 @@ BEGIN ATOMIC
           LEFT JOIN inbox.operation AS o ON o.id = r.reset_id
          WHERE coalesce(o.at < clock_timestamp() - c.max_age, true)
         UNION ALL
-        -- A process that is still at work, or was a moment ago. An old offset with nothing left to do
-        -- looks the same as one that nobody moves, so that says nothing.
+        -- A process that is still at work, or was a moment ago. The age of an offset says nothing:
+        -- it also grows when there is nothing left to do.
         SELECT 'degraded', o.consumer, 'offset behind', o.updated_at,
                format('the event applied last from subscription "%s" had waited for %s', o.subscription,
                       o.lag_ms * interval '1 millisecond'),
@@ -138,5 +137,3 @@ BEGIN ATOMIC
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;
-COMMENT ON FUNCTION inbox.health(interval, inbox_internal.caller) IS
-    'problems of consumers, with reasons and what to do; no rows if there are none';

@@ -1,5 +1,5 @@
--- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Samples without a value are
--- left out.
+-- Returns figures for a monitoring system, as OpenMetrics text (version 1.0.0). Samples without a
+-- value are left out.
 CREATE FUNCTION inbox.metrics()
 RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -58,4 +58,3 @@ BEGIN ATOMIC
     SELECT coalesce(string_agg(text, '' ORDER BY number), '') || E'# EOF\n'
       FROM family;
 END;
-COMMENT ON FUNCTION inbox.metrics() IS 'figures for a monitoring system, as OpenMetrics text';

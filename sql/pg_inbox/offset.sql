@@ -1,8 +1,9 @@
 -- Offsets of consumers in the subscriptions that they read. An offset is saved in the transaction
 -- of the effects, so it is never ahead of them.
 
--- Saves the offset of a consumer. Returns false, and writes nothing, if the saved offset is the
--- same or later, or if it has been reset and the consumer has not gone there yet.
+-- Saves the offset of a consumer, unless a later one is saved. Returns false, and writes nothing,
+-- if the saved offset is the same or later, or if it has been reset and the consumer has not gone
+-- there yet.
 CREATE FUNCTION inbox.save_offset(
     consumer     text,
     subscription text,
@@ -53,11 +54,9 @@ BEGIN
          WHERE o.publish_time < excluded.publish_time;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION inbox.save_offset(text, text, text, timestamptz, text, inbox_internal.caller) IS
-    'saves the offset of a consumer, unless a later one is saved';
 
--- Returns the offset of a consumer; NULLs if none was saved yet. If reset_id is not NULL,
--- message_id and publish_time say where the consumer must go: seek there, then call
+-- Returns the offset of a consumer, or its pending reset; NULLs if none was saved yet. If reset_id
+-- is not NULL, message_id and publish_time say where the consumer must go: seek there, then call
 -- confirm_reset().
 CREATE FUNCTION inbox.load_offset(
     consumer     text,
@@ -86,9 +85,8 @@ BEGIN
                   WHERE pending.consumer_id = own_id
                     AND pending.subscription = load_offset.subscription) AS r ON true;
 END $$;
-COMMENT ON FUNCTION inbox.load_offset(text, text, inbox_internal.caller) IS 'returns the offset of a consumer, or its pending reset';
 
--- Makes a consumer go on from another time. The consumer does so when its process learns of it;
+-- Makes a consumer continue from another time. The consumer does so when its process learns of it;
 -- until then nothing is saved. A later reset replaces one that was not carried out. Events that
 -- were applied already are not applied again: see inbox.forget().
 CREATE FUNCTION inbox.reset_offset(
@@ -126,11 +124,10 @@ BEGIN
                publish_time = excluded.publish_time;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox.reset_offset(text, text, timestamptz, text, text, inbox_internal.caller) IS
-    'makes a consumer go on from another time';
 
--- To be called when the consumer has gone where a reset sent it: from here on its offset is saved
--- again. Returns false if there is no such reset, or if a later one has replaced it.
+-- Confirms that a consumer has carried out a reset. Call it when the consumer has gone where the
+-- reset sent it: from here on its offset is saved again. Returns false if there is no such reset,
+-- or if a later one has replaced it.
 CREATE FUNCTION inbox.confirm_reset(
     consumer     text,
     subscription text,
@@ -157,9 +154,8 @@ BEGIN
     PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by, caller);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.confirm_reset(text, text, bigint, text, inbox_internal.caller) IS
-    'confirms that a consumer has carried out a reset';
 
+-- Records an operation, its role and its reason.
 CREATE FUNCTION inbox_internal.note_operation(caller inbox_internal.caller, consumer text, operation text, why text, details jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -178,7 +174,6 @@ BEGIN
         RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.note_operation(inbox_internal.caller, text, text, text, jsonb) IS 'records an operation, its role and its reason';
 
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,

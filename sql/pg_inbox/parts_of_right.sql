@@ -1,7 +1,7 @@
--- The parts of each right: names of functions, and of views with the functions they need, in the
--- schemas inbox and inbox_internal. A new object that other roles may use is added here and to
--- tests/system/test_privileges.py. `read` includes what a processor calls, because it runs as the
--- reader.
+-- Returns the objects that a right includes: names of functions, and of views with the functions
+-- they need, in the schemas inbox and inbox_internal. A new object that other roles may use is
+-- added here and to tests/system/test_privileges.py. `read` includes what a processor calls,
+-- because it runs as the reader.
 CREATE FUNCTION inbox_internal.parts_of_right(right_to text)
 RETURNS text[]
 LANGUAGE sql IMMUTABLE STRICT
@@ -30,7 +30,6 @@ BEGIN ATOMIC
                            'prune', 'continue_trace', 'is_traceparent', 'is_tracestate']
               END;
 END;
-COMMENT ON FUNCTION inbox_internal.parts_of_right(text) IS 'objects that a right includes';
 
 -- Two transactions cannot change privileges of one object at the same time: the second one would
 -- fail.

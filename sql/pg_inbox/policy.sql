@@ -11,9 +11,9 @@ BEGIN ATOMIC
                                                   extract(epoch FROM (policy).retry_base)::double precision
                                                       * 2::double precision ^ least(attempts - 1, 60)));
 END;
-COMMENT ON FUNCTION inbox_internal.retry_delay(inbox.consumer, integer) IS 'pause before the next attempt';
 
--- Changes the values that are not NULL. Waiting events keep the time of their next attempt.
+-- Changes when failed events of a consumer are retried, and what a dead letter does to its key.
+-- Values that are NULL stay as they are. Waiting events keep the time of their next attempt.
 CREATE FUNCTION inbox.set_policy(
     consumer       text,
     max_attempts   integer  DEFAULT NULL,
@@ -62,5 +62,3 @@ BEGIN
                     'max_attempts', $2, 'retry_base', $3, 'retry_max', $4, 'on_dead_letter', $5)));
     PERFORM inbox_internal.wake('messages'); -- blocked messages may go on
 END $$;
-COMMENT ON FUNCTION inbox.set_policy(text, integer, interval, interval, text, inbox_internal.caller) IS
-    'changes when failed events of a consumer are retried, and what a dead letter does to its key';

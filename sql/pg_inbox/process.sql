@@ -1,6 +1,7 @@
 -- Processing of messages in the server. The processor of pg_outbox calls these functions as the
 -- role of the consumer. A consumer has one processor at a time.
 
+-- Refuses a role that does not own the consumer.
 CREATE FUNCTION inbox_internal.check_role(consumer_id integer, caller inbox_internal.caller)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -13,10 +14,9 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.check_role(integer, inbox_internal.caller) IS 'refuses a role that does not own the consumer';
 
--- Returns the next messages in order of arrival. Skips those that wait for their next attempt, and
--- those behind an earlier message of their key that waits or blocks it.
+-- Returns the next messages that can be processed now, in order of arrival. Skips those that wait
+-- for their next attempt, and those behind an earlier message of their key that waits or blocks it.
 CREATE FUNCTION inbox_internal.next_messages(
     consumer_id  integer,
     max_messages integer,
@@ -45,7 +45,6 @@ BEGIN
          ORDER BY m.seq
          LIMIT max_messages;
 END $$;
-COMMENT ON FUNCTION inbox_internal.next_messages(integer, integer, inbox_internal.caller) IS 'messages that can be processed now';
 
 -- Skips messages that cannot be tried here: they are behind others of their key, or are not stored.
 CREATE FUNCTION inbox_internal.next_attempt(consumer_id integer, caller inbox_internal.caller DEFAULT CURRENT_USER)
@@ -77,7 +76,6 @@ BEGIN
     RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(quote_literal(c.event_type) || c.handler) END
               FROM inbox_internal.confirmation AS c WHERE c.consumer_id = $1);
 END $$;
-COMMENT ON FUNCTION inbox_internal.confirmed_subscriptions(integer, inbox_internal.caller) IS 'confirmed subscriptions that a processor may run';
 
 -- Takes a message out of the inbox, for good if the transaction commits, and returns its handlers.
 -- `confirmed` is the result of confirmed_subscriptions(); since then others may have been added.
@@ -133,7 +131,6 @@ BEGIN
                replace(replace(replace(replace(s.event_type, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%')
          ORDER BY s.number);
 END $$;
-COMMENT ON FUNCTION inbox_internal.take(integer, bigint, text[], inbox_internal.caller) IS 'takes a message and returns its handlers';
 
 -- Records that a message could not be handled: it waits, with its key, or is a dead letter now.
 CREATE FUNCTION inbox_internal.record_failure(
@@ -158,10 +155,8 @@ BEGIN
         PERFORM inbox_internal.count_failure(message, $3, $4, false, NULL, $5, $6, $7);
     END IF;
 END $$;
-COMMENT ON FUNCTION inbox_internal.record_failure(integer, bigint, text, text, text, text, text, inbox_internal.caller) IS
-    'makes a message wait with its key, or a dead letter';
 
--- Processes one message; `confirmed` is as for take(). Returns true if it is done: handled, without
+-- Processes one message. `confirmed` is as for take(). Returns true if it is done: handled, without
 -- a handler, or a duplicate. Returns false if it failed, and NULL if it waits. The handler's
 -- effects are part of the caller's transaction. No search_path is set, because handlers need that
 -- of their role; nothing here depends on it.
@@ -200,8 +195,8 @@ EXCEPTION
         PERFORM inbox_internal.record_failure(consumer_id, seq, error, state, detail, hint, context);
         RETURN false;
 END $$;
-COMMENT ON FUNCTION inbox_internal.process(integer, bigint, text[]) IS 'processes one message';
 
+-- Adds to the counters of a processor.
 CREATE FUNCTION inbox_internal.save_progress(
     consumer_id integer,
     processed   bigint,
@@ -233,5 +228,3 @@ BEGIN
                latency_sum = coalesce(p.latency_sum, 0) + coalesce(excluded.latency_sum, 0),
                saved_at = excluded.saved_at;
 END $$;
-COMMENT ON FUNCTION inbox_internal.save_progress(integer, bigint, bigint, interval, interval, interval, interval, bigint[], double precision, inbox_internal.caller) IS
-    'adds to the counters of a processor';

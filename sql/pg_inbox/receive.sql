@@ -32,9 +32,8 @@ RETURN CASE
     WHEN octet_length(headers::text) > 65536 THEN 'headers are too large'
     WHEN jsonb_array_length(jsonb_path_query_array(headers, '$.keyvalue()')) > 64 THEN 'too many headers'
 END;
-COMMENT ON FUNCTION inbox_internal.problem_of(text, timestamptz, text, text, text, text, text, text, jsonb, bytea) IS
-    'returns what is wrong with an event, or null';
 
+-- Refuses an event.
 CREATE FUNCTION inbox_internal.refuse_event(event_id uuid, problem text)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE STRICT
@@ -45,12 +44,11 @@ BEGIN
         USING ERRCODE = 'program_limit_exceeded',
               HINT = 'Limits are 249 bytes for names, 1024 for ids and keys, 64 headers with 64 kB together, and 256 MB for the payload.';
 END $$;
-COMMENT ON FUNCTION inbox_internal.refuse_event(uuid, text) IS 'refuses an event';
 
--- Stores a batch of events for a consumer. Events that wait to be processed are not stored again.
--- The arrays have the same length, and an event has the same index in all of them; see
--- inbox.message for their elements. Returns the number of events stored. If consumer is NULL, it is
--- the name of the database.
+-- Stores a batch of events for a consumer; duplicates are ignored. Events that wait to be processed
+-- are not stored again. The arrays have the same length, and an event has the same index in all of
+-- them; see inbox.message for their elements. Returns the number of events stored. If consumer is
+-- NULL, it is the name of the database.
 CREATE FUNCTION inbox.receive(
     consumer         text,
     source           text,
@@ -99,5 +97,3 @@ BEGIN
     ignored := inbox_internal.wake('messages'); -- the processor of the consumer looks at commit
     RETURN stored;
 END $$;
-COMMENT ON FUNCTION inbox.receive(text, text, uuid[], timestamptz[], bigint[], bigint[], integer[], uuid[], text[], text[], text[], text[], text[], text[], jsonb[], bytea[]) IS
-    'stores a batch of events for a consumer; duplicates are ignored';

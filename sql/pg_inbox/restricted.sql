@@ -1,5 +1,5 @@
 -- For functions that change a consumer or its owner. In a security-restricted operation
--- (autovacuum, ANALYZE, REINDEX, REFRESH of another role's objects) nobody has asked for that.
+-- (autovacuum, ANALYZE, REINDEX, REFRESH of another role's objects) no caller has asked for that.
 -- There the server refuses UNLISTEN, which otherwise has no effect here.
 CREATE FUNCTION inbox_internal.refuse_restricted()
 RETURNS void

@@ -1,6 +1,7 @@
 -- Rights that can be granted. Each is a set of privileges. A caller of these functions needs only
 -- EXECUTE on them; a role that has it may grant the right to others.
 
+-- Lets a role put events into the inbox.
 CREATE FUNCTION inbox.grant_send(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -8,8 +9,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'send');
 END;
-COMMENT ON FUNCTION inbox.grant_send(regrole) IS 'lets a role put events into the inbox';
 
+-- Revokes the right to put events into the inbox.
 CREATE FUNCTION inbox.revoke_send(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -17,8 +18,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'send');
 END;
-COMMENT ON FUNCTION inbox.revoke_send(regrole) IS 'revokes the right to put events into the inbox';
 
+-- Lets a role subscribe handlers.
 CREATE FUNCTION inbox.grant_read(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -26,8 +27,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'read');
 END;
-COMMENT ON FUNCTION inbox.grant_read(regrole) IS 'lets a role subscribe handlers';
 
+-- Revokes the right to subscribe handlers.
 CREATE FUNCTION inbox.revoke_read(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -35,8 +36,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'read');
 END;
-COMMENT ON FUNCTION inbox.revoke_read(regrole) IS 'revokes the right to subscribe handlers';
 
+-- Lets a role consume events in its own processes.
 CREATE FUNCTION inbox.grant_consume(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -44,8 +45,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'consume');
 END;
-COMMENT ON FUNCTION inbox.grant_consume(regrole) IS 'lets a role consume events in its own processes';
 
+-- Revokes the right to consume events in its own processes.
 CREATE FUNCTION inbox.revoke_consume(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -53,8 +54,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'consume');
 END;
-COMMENT ON FUNCTION inbox.revoke_consume(regrole) IS 'revokes the right to consume events in its own processes';
 
+-- Lets a role decide about failed events.
 CREATE FUNCTION inbox.grant_operate(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -62,8 +63,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'operate');
 END;
-COMMENT ON FUNCTION inbox.grant_operate(regrole) IS 'lets a role decide about failed events';
 
+-- Revokes the right to decide about failed events.
 CREATE FUNCTION inbox.revoke_operate(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -71,8 +72,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'operate');
 END;
-COMMENT ON FUNCTION inbox.revoke_operate(regrole) IS 'revokes the right to decide about failed events';
 
+-- Lets a role read the health, status and figures of consumers.
 CREATE FUNCTION inbox.grant_monitor(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -80,8 +81,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.grant_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION inbox.grant_monitor(regrole) IS 'lets a role read the health, status and figures of consumers';
 
+-- Revokes the right to read the health, status and figures of consumers.
 CREATE FUNCTION inbox.revoke_monitor(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -89,4 +90,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION inbox.revoke_monitor(regrole) IS 'revokes the right to read the health, status and figures of consumers';

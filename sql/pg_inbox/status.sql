@@ -6,7 +6,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND pg_has_role(r.oid, 'USAGE'));
 END;
-COMMENT ON FUNCTION inbox_internal.is_own(name) IS 'returns whether the current role has the rights of a role';
 
 CREATE VIEW inbox.status AS
 SELECT c.name AS consumer,
@@ -14,8 +13,8 @@ SELECT c.name AS consumer,
        c.subscriptions,
        CASE
          WHEN c.subscriptions = 0 AND leased.messages > 0 THEN 'claimed'
-         -- Those that were ever subscribed have a row of figures. Changes of figures come from processes
-         -- outside only.
+         -- Consumers that ever had a subscription have a row of figures. Only processes outside the
+         -- server make changes of figures.
          WHEN c.subscriptions = 0 AND c.role IS NOT NULL
               AND (outside.seen_at IS NOT NULL OR change.rows > 0 OR first.seq IS NULL AND p.consumer_id IS NULL)
            THEN 'handled outside'

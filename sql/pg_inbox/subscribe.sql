@@ -28,10 +28,8 @@ BEGIN
     END IF;
     PERFORM inbox_internal.save_confirmation(inbox_internal.add_subscription(consumer, event_type, handler));
 END $$;
-COMMENT ON FUNCTION inbox.subscribe(text, text, regproc) IS
-    'makes a function handle the events of a consumer whose type matches a pattern';
 
--- Returns the token that confirms the subscription.
+-- Adds a subscription for inbox.subscribe(), and returns the token that confirms it.
 CREATE FUNCTION inbox_internal.add_subscription(
     consumer   text,
     event_type text,
@@ -73,7 +71,6 @@ BEGIN
                   WHERE c.consumer_id = subscriber.id AND c.event_type = add_subscription.event_type
                     AND p.oid = add_subscription.handler);
 END $$;
-COMMENT ON FUNCTION inbox_internal.add_subscription(text, text, regproc, inbox_internal.caller) IS 'see inbox.subscribe()';
 
 -- Ends a subscription. If it was the last one, messages wait until the consumer has another.
 CREATE FUNCTION inbox.unsubscribe(
@@ -109,9 +106,9 @@ BEGIN
     END IF;
     PERFORM inbox_internal.count_subscriptions(subscriber.id);
 END $$;
-COMMENT ON FUNCTION inbox.unsubscribe(text, text, regproc, inbox_internal.caller) IS 'ends a subscription';
 
--- Counts with the caller's rights, for the two functions above.
+-- Updates the number of subscriptions of a consumer with the caller's rights, for the two functions
+-- above.
 CREATE FUNCTION inbox_internal.count_subscriptions(consumer_id integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -123,7 +120,6 @@ BEGIN
        SET subscriptions = (SELECT count(*) FROM inbox.subscription AS s WHERE s.consumer_id = c.id)
      WHERE c.id = count_subscriptions.consumer_id;
 END $$;
-COMMENT ON FUNCTION inbox_internal.count_subscriptions(integer) IS 'updates the number of subscriptions of a consumer';
 
 -- Gives a consumer to another role, with all its messages. Its handlers would then run with the
 -- rights of that role, so they wait until the role confirms them: inbox.confirm().
@@ -148,4 +144,3 @@ BEGIN
         'from', (SELECT c.role FROM inbox.consumer AS c WHERE c.id = known_id), 'to', new_owner));
     UPDATE inbox.consumer AS c SET role = new_owner WHERE c.id = known_id;
 END $$;
-COMMENT ON FUNCTION inbox.give_consumer(text, regrole, text, inbox_internal.caller) IS 'gives a consumer to another role';

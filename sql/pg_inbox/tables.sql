@@ -195,8 +195,8 @@ COMMENT ON INDEX inbox.tombstone_time IS 'finds the removals that can be forgott
 COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values';
 COMMENT ON COLUMN inbox.tombstone.version IS 'value of the projection''s version column, as JSON';
 
--- Locks of keys of projections, by hash (apply.sql). They are rows, because other code cannot lock
--- these. Their number is small, because one transaction may lock all of them.
+-- A key has the lock with its hash (apply.sql). Locks are rows, because other code cannot lock these.
+-- Their number is small, because one transaction may lock all of them.
 CREATE TABLE inbox.key_lock (
     slot integer PRIMARY KEY
 );

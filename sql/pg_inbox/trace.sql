@@ -1,5 +1,5 @@
--- Trace context of the event that is handled. process() and complete() set it, so that events that a
--- handler enqueues in this database go on with the trace (docs/tracing.md).
+-- Trace context of the event that is handled. process() and complete() set it, so that events that
+-- a handler enqueues in this database continue the trace (docs/tracing.md).
 
 -- Sets inbox.traceparent and inbox.tracestate until the end of the transaction, to those of an event
 -- with these headers, or to nothing if they have no valid traceparent. For consumers that call
@@ -21,15 +21,12 @@ BEGIN
     END IF;
     PERFORM set_config('inbox.traceparent', parent, true), set_config('inbox.tracestate', state, true);
 END $$;
-COMMENT ON FUNCTION inbox.continue_trace(jsonb) IS
-    'sets inbox.traceparent and inbox.tracestate to those of an event, until the end of the transaction';
 
--- Returns whether continue_trace() would change anything. The planner inlines it, and an event without a trace
--- costs no more than that.
+-- Returns whether an event begins or ends a trace context, so that continue_trace() would change
+-- anything. The planner inlines it, and an event without a trace costs no more than that.
 CREATE FUNCTION inbox_internal.changes_trace(headers jsonb)
 RETURNS boolean
 LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT (headers ? 'traceparent') IS TRUE OR current_setting('inbox.traceparent', true) <> '';
 END;
-COMMENT ON FUNCTION inbox_internal.changes_trace(jsonb) IS 'returns whether an event begins or ends a trace context';

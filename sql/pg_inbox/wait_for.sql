@@ -18,9 +18,8 @@ BEGIN
     END IF;
     RETURN clock_timestamp() + timeout;
 END $$;
-COMMENT ON FUNCTION inbox_internal.wait_until(interval) IS 'end of a wait';
 
--- Sleeps before the next look. Returns false if it is too late.
+-- Sleeps before the next look, for inbox.wait_for(). Returns false if it is too late.
 CREATE FUNCTION inbox_internal.wait_on(pause double precision, deadline timestamptz)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -35,7 +34,6 @@ BEGIN
     PERFORM pg_sleep(least(pause, remaining));
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox_internal.wait_on(double precision, timestamptz) IS 'pause between two looks';
 
 -- Waits until a row of a projection has this version or a higher one, or was removed with one.
 -- Returns false if that did not happen before the timeout. The key has a member for each column of
@@ -78,8 +76,6 @@ BEGIN
     END LOOP;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION inbox.wait_for(regclass, jsonb, anycompatible, text, interval) IS
-    'waits until a row of a projection has reached a version';
 
 -- Waits until a consumer has applied an event. Returns false if that did not happen before the
 -- timeout. Error 55000: the event is a dead letter, and waits for a decision.
@@ -111,4 +107,3 @@ BEGIN
         pause := least(pause * 1.5, 0.1);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.wait_for(text, uuid, interval) IS 'waits until a consumer has applied an event';

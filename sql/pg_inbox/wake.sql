@@ -9,4 +9,3 @@ CREATE FUNCTION inbox_internal.wake(what text)
 RETURNS text
 LANGUAGE sql VOLATILE
 RETURN pg_catalog.set_config('inbox.wake', what, true);
-COMMENT ON FUNCTION inbox_internal.wake(text) IS 'makes workers of the server look at commit';

@@ -11,8 +11,8 @@ BEGIN ATOMIC
     SELECT to_timestamp((step.number + 1 - ((step.number - bucket) & 31)) * 33554.432)
       FROM (SELECT floor(extract(epoch FROM at) / 33554.432)::bigint AS number) AS step;
 END;
-COMMENT ON FUNCTION inbox_internal.bucket_ended(integer, timestamptz) IS 'end of the time in which ids of a bucket were made';
 
+-- Returns the length of the deduplication window.
 CREATE FUNCTION inbox_internal.window_length()
 RETURNS interval
 LANGUAGE sql STABLE
@@ -20,11 +20,10 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce((SELECT s.window_length FROM inbox.setting AS s), interval '7 days');
 END;
-COMMENT ON FUNCTION inbox_internal.window_length() IS 'the deduplication window';
 
--- Sets how long ids are kept. Choose it longer than any event may take to come again, and longer
--- than the longest outage. Up to eleven days, removing them costs next to nothing; beyond that rows
--- are deleted.
+-- Sets how long ids of applied events are kept. Choose it longer than any event may take to come
+-- again, and longer than the longest outage. Up to eleven days, removing them costs next to
+-- nothing; beyond that rows are deleted.
 CREATE FUNCTION inbox.set_window(length interval, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -41,7 +40,6 @@ BEGIN
         ON CONFLICT ON CONSTRAINT setting_pkey DO UPDATE SET window_length = excluded.window_length;
     DELETE FROM inbox.bucket_check;
 END $$;
-COMMENT ON FUNCTION inbox.set_window(interval, inbox_internal.caller) IS 'sets how long ids of applied events are kept';
 
 -- Forgets that a consumer has applied events since a time, so that events which come again have an
 -- effect again: to build a projection anew. Returns their number.
@@ -64,12 +62,10 @@ BEGIN
                                  jsonb_build_object('since', since, 'forgotten', forgotten));
     RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION inbox.forget(text, timestamptz, text, inbox_internal.caller) IS
-    'forgets events that a consumer has applied since a time';
 
--- Removes what is older than the window, and returns what was done; most calls find nothing to do.
--- Deletes at most max_rows rows from a table; `more` is true if there are others. Call it every few
--- minutes, from any session: while another session runs it, nothing is done.
+-- Removes what is older than the deduplication window, and returns what was done; most calls find
+-- nothing to do. Deletes at most max_rows rows from a table; `more` is true if there are others.
+-- Call it every few minutes, from any session: while another session runs it, nothing is done.
 CREATE FUNCTION inbox.prune(
     max_rows integer DEFAULT 100000,
     OUT part    text,
@@ -133,9 +129,8 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION inbox.prune(integer) IS 'removes what is older than the deduplication window';
 
--- Nothing waits for this: rows in use are left for the next time.
+-- Waits for no lock: rows in use are left for the next call.
 CREATE FUNCTION inbox_internal.delete_rows(
     part      text,
     condition text,
@@ -188,8 +183,8 @@ EXCEPTION
     WHEN lock_not_available OR object_in_use THEN
         RETURN 'in use';
 END $$;
-COMMENT ON FUNCTION inbox_internal.empty_bucket(integer, timestamptz) IS 'empties an old bucket, for inbox.prune()';
 
+-- Sets when a bucket is looked at again.
 CREATE FUNCTION inbox_internal.check_bucket_again(bucket integer, not_before timestamptz)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -198,4 +193,3 @@ BEGIN ATOMIC
     INSERT INTO inbox.bucket_check AS c VALUES ($1, $2)
         ON CONFLICT ON CONSTRAINT bucket_check_pkey DO UPDATE SET not_before = excluded.not_before;
 END;
-COMMENT ON FUNCTION inbox_internal.check_bucket_again(integer, timestamptz) IS 'sets when a bucket is looked at again';

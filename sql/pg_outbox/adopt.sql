@@ -1,6 +1,6 @@
 -- Replaces an application's outbox table by a view of the log (outbox_view.sql).
 
--- Refuses a table that the view cannot replace.
+-- Refuses a table that a view of the log cannot replace.
 CREATE FUNCTION outbox_internal.check_adoptable("table" regclass, layout text, ignore_columns name[])
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -46,8 +46,8 @@ BEGIN
                   HINT = 'If the application can do without them, name them in ignore_columns. Their values are not delivered.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_adoptable(regclass, text, name[]) IS 'refuses tables that a view of the log cannot replace';
 
+-- Returns whether the columns of a table have another order than those of a view.
 CREATE FUNCTION outbox_internal.in_another_order("table" regclass, layout text)
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -59,7 +59,6 @@ BEGIN ATOMIC
              WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped) AS a
       JOIN outbox_internal.layout_columns(layout) AS l ON l.name = a.attname;
 END;
-COMMENT ON FUNCTION outbox_internal.in_another_order(regclass, text) IS 'returns whether the columns of a table have another order than those of a view';
 
 -- Lists objects that belong to a table or depend on it, and that keep belonging to it when it is
 -- renamed.
@@ -94,7 +93,6 @@ BEGIN ATOMIC
        AND d.deptype IN ('a', 'i')
      ORDER BY 1;
 END;
-COMMENT ON FUNCTION outbox_internal.what_stays(regclass) IS 'objects that stay with a renamed table';
 
 -- Lists the privileges on a table, for the view that replaces it. The owner has all of them.
 CREATE FUNCTION outbox_internal.grants_to_move("table" regclass, layout text, OUT privilege text, OUT grantee text, OUT grantable boolean)
@@ -114,8 +112,8 @@ BEGIN ATOMIC
              WHERE t.attrelid = $1 AND t.attname IN (SELECT l.name FROM outbox_internal.layout_columns(layout) AS l)
            ) AS g(privilege, grantee, grantable);
 END;
-COMMENT ON FUNCTION outbox_internal.grants_to_move(regclass, text) IS 'privileges on a table that is adopted';
 
+-- Counts the rows of a table that is adopted.
 CREATE FUNCTION outbox_internal.rows_to_adopt(
     "table" regclass,
     layout text,
@@ -142,9 +140,8 @@ BEGIN
     leased := found[3];
     kept := found[4];
 END $$;
-COMMENT ON FUNCTION outbox_internal.rows_to_adopt(regclass, text, text) IS 'counts the rows of a table that is adopted';
 
--- Replaces an application's outbox table by a view of the log, in one transaction: waits for
+-- Replaces an application's outbox table by a view of the log. In one transaction it waits for
 -- transactions that write to the table, renames it to <name>_adopted, creates the view with the
 -- same privileges, and enqueues the rows that are not published. Returns what it did. With dry_run
 -- it does nothing, and returns what it would do. `condition`, over columns of the table, tells
@@ -225,5 +222,3 @@ BEGIN
     PERFORM outbox_internal.run_as_owner($1, format('INSERT INTO %s (%s) SELECT %2$s FROM %s WHERE %s ORDER BY %s',
                                            view, given, $1, unpublished, its.in_order));
 END $$;
-COMMENT ON FUNCTION outbox.adopt(regclass, text, boolean, text, text, text, name[]) IS
-    'replaces an outbox table by a view of the log';

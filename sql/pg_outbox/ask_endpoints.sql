@@ -26,8 +26,8 @@
 --   fetched   follows the events of each endpoint in `fetch`. If there are none: snapshot, if it has caught
 --             up and is live from now on, or else due_in: 0 to ask again, NULL to wait for an operator.
 --
--- What was fetched stays where it is until it is named in `settled` or `refused`. So a question whose
--- answer was lost is asked once more; it does what was done before a second time without harm.
+-- What was fetched stays where it is until it is named in `settled` or `refused`. So a question
+-- whose answer was lost is asked again; doing the same a second time does no harm.
 --
 -- Names of endpoints that do not exist are passed over: they may have just been deleted.
 
@@ -41,7 +41,6 @@ BEGIN ATOMIC
     SELECT CASE WHEN pg_snapshot_xmax(snapshot) <> pg_snapshot_xmax(other) THEN pg_snapshot_xmax(snapshot) > pg_snapshot_xmax(other)
                 ELSE (SELECT count(*) FROM pg_snapshot_xip(snapshot)) < (SELECT count(*) FROM pg_snapshot_xip(other)) END;
 END;
-COMMENT ON FUNCTION outbox_internal.is_later(pg_snapshot, pg_snapshot) IS 'returns whether a snapshot is later than another one';
 
 -- Returns the texts of a JSON array.
 CREATE FUNCTION outbox_internal.texts_of(list jsonb)
@@ -51,7 +50,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT ARRAY(SELECT t.value FROM jsonb_array_elements_text(list) WITH ORDINALITY AS t(value, number) ORDER BY t.number);
 END;
-COMMENT ON FUNCTION outbox_internal.texts_of(jsonb) IS 'texts of a JSON array';
 
 -- ------------------------------------------------------------------------------------------------
 -- What the sink tells
@@ -82,12 +80,12 @@ BEGIN
        SET next_batch = c.next_batch + (SELECT count(*) FROM made), published = c.published + cardinality($3)
      WHERE c.destination = $1 AND cardinality($3) > 0;
 END $$;
-COMMENT ON FUNCTION outbox_internal.add_copies(name, xid8[], bigint[]) IS 'makes batches of events that an endpoint lacks';
 
--- Makes a cursor for an endpoint: it is behind from now on. It has, or does not get, what had finished
--- in `since`, and what was handed to the sink; the sink tells what of that it lacks. One that is behind
--- already is left alone, because the question may have been asked before. The number 0 is that of no
--- destination, and the token that of no relay, so relays of destinations never take it for theirs.
+-- Makes a cursor for an endpoint in trouble: it is behind from now on. Events of transactions that
+-- had finished in `since`, and events that were handed to the sink, count as settled for it; the
+-- sink says which of these it lacks. An endpoint that is behind already is left alone, because the
+-- question may have been asked before. No destination has the number 0, and no relay the token, so
+-- relays of destinations never take the cursor for theirs.
 CREATE FUNCTION outbox_internal.fall_back(server name, endpoint name, place jsonb, since pg_snapshot)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -116,7 +114,6 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION outbox_internal.fall_back(name, name, jsonb, pg_snapshot) IS 'makes a cursor for an endpoint in trouble';
 
 -- Takes events out of the batches of an endpoint. Usually they are in the first ones.
 CREATE FUNCTION outbox_internal.take_out(endpoint name, positions bigint[])
@@ -151,7 +148,6 @@ BEGIN
         missing := ARRAY(SELECT m FROM unnest(missing) AS m WHERE m <> ALL (batch.positions));
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.take_out(name, bigint[]) IS 'takes events out of the batches of an endpoint';
 
 -- Records that an endpoint has confirmed events.
 CREATE FUNCTION outbox_internal.settle_copies(endpoint name, positions bigint[])
@@ -172,7 +168,6 @@ BEGIN
     PERFORM outbox_internal.take_out(endpoint, positions);
     PERFORM outbox_internal.promote(endpoint, keys);
 END $$;
-COMMENT ON FUNCTION outbox_internal.settle_copies(name, bigint[]) IS 'records that an endpoint has confirmed events';
 
 -- Records that an endpoint has refused events. Those behind them stay in batches, and are parked when
 -- they are fetched.
@@ -189,7 +184,6 @@ BEGIN
         SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
          WHERE d.destination = endpoint AND d.position = ANY (refuse_copies.positions)));
 END $$;
-COMMENT ON FUNCTION outbox_internal.refuse_copies(name, xid8[], bigint[], text[], boolean[]) IS 'records that an endpoint has refused events';
 
 -- Pauses an endpoint that has said that it is gone, or that cannot be served. Does nothing while a
 -- transaction has the row: the endpoint will say so again.
@@ -208,8 +202,8 @@ BEGIN
         VALUES (current_user, server || '/' || name, 'pause', left(why, 1000));
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.pause_endpoint(name, name, text) IS 'pauses an endpoint that is gone';
 
+-- Returns a time that is given in microseconds since 1970.
 CREATE FUNCTION outbox_internal.unix_time(micros text)
 RETURNS timestamptz
 LANGUAGE sql IMMUTABLE STRICT
@@ -217,7 +211,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT to_timestamp(least(greatest(micros::numeric, 0), 253370764800000000) / 1000000.0); -- until the year 9999
 END;
-COMMENT ON FUNCTION outbox_internal.unix_time(text) IS 'time that is given in microseconds since 1970';
 
 -- Returns the items of a list that name endpoints of a destination, in order.
 CREATE FUNCTION outbox_internal.items_of(server name, list jsonb)
@@ -236,8 +229,8 @@ BEGIN
       JOIN outbox.endpoint AS e ON e.server = $1 AND e.name = (l.item ->> 'endpoint')::name
      ORDER BY l.number;
 END $$;
-COMMENT ON FUNCTION outbox_internal.items_of(name, jsonb) IS 'items of a question that name endpoints';
 
+-- Records which endpoints fail.
 CREATE FUNCTION outbox_internal.note_failing(server name, list jsonb)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -253,9 +246,8 @@ BEGIN ATOMIC
        SET failing_since = excluded.failing_since, next_attempt_at = excluded.next_attempt_at,
            last_error = coalesce(nullif(excluded.last_error, ''), s.last_error);
 END;
-COMMENT ON FUNCTION outbox_internal.note_failing(name, jsonb) IS 'records which endpoints fail';
 
--- Does what a question says about endpoints.
+-- Does what a question of a sink says about its endpoints.
 CREATE FUNCTION outbox_internal.tell_endpoints(server name, question jsonb)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -292,15 +284,14 @@ BEGIN
         PERFORM outbox_internal.pause_endpoint(server, i.name, 'it is gone: ' || coalesce(i.item ->> 'error', ''));
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.tell_endpoints(name, jsonb) IS 'does what a sink tells of its endpoints';
 
 -- ------------------------------------------------------------------------------------------------
 -- What the sink is told
 -- ------------------------------------------------------------------------------------------------
 
--- A new endpoint gets what committed after its row was inserted. If something of that has been handed
--- to the sink, which did not know the endpoint, then the endpoint begins behind. Rows of one statement
--- have the same snapshot, and there may be thousands.
+-- A new endpoint gets what committed after its row was inserted. If some of these events have been
+-- handed to the sink, which did not know the endpoint, then the endpoint begins behind. Rows of one
+-- statement have the same snapshot, and there may be thousands.
 CREATE FUNCTION outbox_internal.begin_endpoints(server name, place jsonb)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -347,10 +338,9 @@ BEGIN ATOMIC
      ORDER BY b.number
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox_internal.first_batch(name) IS 'first batch of an endpoint';
 
--- Returns whether rows of outbox.delivery wait, for their time, for others or for a decision. The first
--- row of a key has a time, unless it is a dead letter that blocks.
+-- Returns whether events of an endpoint wait in outbox.delivery, for their time, for others or for
+-- a decision. The first row of a key has a time, unless it is a dead letter that blocks.
 CREATE FUNCTION outbox_internal.has_trouble(endpoint name)
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -363,12 +353,12 @@ BEGIN ATOMIC
            AND EXISTS (SELECT FROM outbox.delivery AS d
                         WHERE d.destination = endpoint AND d.state = 'DEAD' AND d.ordering_key <> '');
 END;
-COMMENT ON FUNCTION outbox_internal.has_trouble(name) IS 'returns whether events of an endpoint wait in outbox.delivery';
 
--- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery, or
--- those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from the log
--- until `deadline`, but at least once: the lock of the destination is held meanwhile. `was_read`: they may have come
--- from the log just now; others were handed to the sink before.
+-- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery,
+-- or those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from
+-- the log until `deadline`, but at least once: the lock of the destination is held meanwhile.
+-- `was_read` is true if they may have just come from the log; otherwise they were handed to the
+-- sink before.
 CREATE FUNCTION outbox_internal.pick_copies(
     endpoint   name,
     max_events integer,
@@ -440,9 +430,9 @@ BEGIN
     DELETE FROM outbox.cursor AS c WHERE c.destination = endpoint RETURNING c.done INTO caught_up;
     UPDATE outbox.endpoint_state AS s SET since = caught_up WHERE s.destination = endpoint;
 END $$;
-COMMENT ON FUNCTION outbox_internal.pick_copies(name, integer, bigint, timestamptz) IS 'chooses the next events of an endpoint that is behind';
 
--- Returns how an endpoint can be fetched for: 'behind', 'live', 'paused' or 'locked', by the keeper.
+-- Locks the cursor of an endpoint, if it has one. Returns how the endpoint can be fetched for:
+-- 'behind', 'live', 'paused' or 'locked', by the keeper.
 CREATE FUNCTION outbox_internal.lock_endpoint(server name, name name)
 RETURNS text
 LANGUAGE plpgsql VOLATILE
@@ -462,9 +452,8 @@ BEGIN
     END IF;
     RETURN CASE WHEN EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = endpoint) THEN 'locked' ELSE 'live' END;
 END $$;
-COMMENT ON FUNCTION outbox_internal.lock_endpoint(name, name) IS 'locks the cursor of an endpoint, if it has one';
 
--- Answers a question. The caller has locked the cursor of the destination.
+-- Answers a question of a sink with endpoints. The caller has locked the cursor of the destination.
 CREATE FUNCTION outbox_internal.ask_endpoints(destination name, question jsonb)
 RETURNS TABLE (
     outcome         text,
@@ -601,16 +590,16 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 
-    -- An event must not leave before its transaction is on disk. Those that the sink has had before are.
-    -- The lock of the cursor has written something, so this commit flushes all before it. What else was
-    -- done can be lost in a crash: then events arrive twice.
+    -- An event must not leave before its transaction is on disk. Transactions of events that the
+    -- sink has had before are. The lock of the cursor has written a record, so this commit flushes
+    -- everything before it. A crash can lose the rest of what was done here; then events arrive
+    -- twice.
     IF NOT any_read THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     ELSIF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'local', true);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.ask_endpoints(name, jsonb) IS 'answers a question of a sink with endpoints';
 
 -- The first row has only the column outcome if that is not 'ok'.
 CREATE FUNCTION outbox_internal.relay_endpoints(number integer, lease bigint, question jsonb)

@@ -3,7 +3,7 @@
 --
 -- A background worker walks the table by its primary key, one batch per transaction, and writes a
 -- snapshot event of each row while it holds the row's lock (extension/capture/backfill.cpp). The
--- same transaction saves the progress. So when a worker ends, the next one goes on after the last
+-- same transaction saves the progress. So when a worker ends, the next one continues after the last
 -- event. Rows that are locked by others are recorded, and done one by one after the walk. While the
 -- worker holds locks, it waits for another lock only until lock_timeout, so that no session waits
 -- long for it (backfill_main.cpp).
@@ -107,8 +107,8 @@ BEGIN ATOMIC
       JOIN pg_class AS c ON c.oid = part
      WHERE c.relkind = 'r';
 END;
-COMMENT ON FUNCTION outbox_internal.parts_of_table(regclass) IS 'tables that contain the rows of a table';
 
+-- Raises an error unless a role owns a table.
 CREATE FUNCTION outbox_internal.check_owner("table" regclass, role regrole)
 RETURNS void
 LANGUAGE plpgsql STABLE STRICT
@@ -120,7 +120,6 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege', HINT = 'Only the owner of a table may backfill it.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_owner(regclass, regrole) IS 'raises an error unless a role owns a table';
 
 -- Refuses a backfill whose events no destination selects. With a topic column the topics are not
 -- known beforehand.
@@ -144,8 +143,8 @@ BEGIN
                   HINT = 'CREATE SERVER creates a destination; ALTER SERVER ... OPTIONS (SET topics ...) changes which topics it selects.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_selected(regclass, name) IS 'raises an error if no destination selects the events of a table';
 
+-- Starts a backfill, for outbox.backfill().
 CREATE FUNCTION outbox_internal.add_backfill(
     "table" regclass, destination name, batch integer, rate integer, max_pending integer,
     caller outbox_internal.caller DEFAULT CURRENT_USER)
@@ -181,7 +180,6 @@ BEGIN
     PERFORM outbox_internal.wake_for_backfill();
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller) IS 'starts a backfill, for outbox.backfill()';
 
 -- Delivers a snapshot event of each row of a captured table: to one destination, or to all that
 -- select its topic. Returns the id of the backfill; the view outbox.backfill_progress shows its
@@ -201,8 +199,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.add_backfill("table", destination, batch, rate, max_pending);
 END;
-COMMENT ON FUNCTION outbox.backfill(regclass, name, integer, integer, integer) IS
-    'delivers a snapshot event of each row of a captured table';
 
 -- ---------------------------------------------------------------------------------------------
 -- Pause, resume, cancel
@@ -247,6 +243,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.set_backfill_state(bigint, text[], text, text, name) IS 'changes the state of a backfill, for outbox.pause_backfill() and others';
 
+-- Stops a backfill until outbox.resume_backfill().
 -- Errors of all three: 42704 there is no such backfill; 42501 it belongs to another role; 55000 it
 -- has ended.
 CREATE FUNCTION outbox.pause_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
@@ -256,8 +253,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.set_backfill_state(id, '{running}', 'paused', 'pause', caller);
 END;
-COMMENT ON FUNCTION outbox.pause_backfill(bigint, outbox_internal.caller) IS 'stops a backfill until outbox.resume_backfill()';
 
+-- Resumes a paused or failed backfill where it stopped.
 CREATE FUNCTION outbox.resume_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -265,8 +262,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.set_backfill_state(id, '{paused, failed}', 'running', 'resume', caller);
 END;
-COMMENT ON FUNCTION outbox.resume_backfill(bigint, outbox_internal.caller) IS 'resumes a paused or failed backfill where it stopped';
 
+-- Ends a backfill; events already written are delivered.
 CREATE FUNCTION outbox.cancel_backfill(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -274,15 +271,14 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.set_backfill_state(id, '{running, paused, failed}', 'cancelled', 'cancel', caller);
 END;
-COMMENT ON FUNCTION outbox.cancel_backfill(bigint, outbox_internal.caller) IS 'ends a backfill; events already written are delivered';
 
 -- ---------------------------------------------------------------------------------------------
 -- Work
 -- ---------------------------------------------------------------------------------------------
 
--- Returns the destination of the backfill with the most events to deliver before the backfill's
--- last event, as an upper bound. If a relay finds nothing for its destination, its position does
--- not advance; then it is enough that it has read that far.
+-- Returns the destination that a backfill may have to wait for: that with the most events to
+-- deliver before the backfill's last event, as an upper bound. If a relay finds nothing for its
+-- destination, its position does not advance; then it is enough that it has read that far.
 CREATE FUNCTION outbox_internal.most_behind(task outbox.backfill_task, OUT destination name, OUT pending bigint)
 LANGUAGE plpgsql VOLATILE -- plpgsql keeps the plan: this runs before every batch
 SET search_path = pg_catalog, pg_temp
@@ -304,7 +300,6 @@ BEGIN
      ORDER BY unsettled DESC
      LIMIT 1;
 END $$;
-COMMENT ON FUNCTION outbox_internal.most_behind(outbox.backfill_task) IS 'the destination that a backfill may have to wait for';
 
 -- Checks that the table, the role and the destination are still as the backfill requires.
 CREATE FUNCTION outbox_internal.check_backfill(task outbox.backfill_task)
@@ -326,9 +321,8 @@ BEGIN
                                   ELSE 'the destination does not exist any more' END USING ERRCODE = 'undefined_object';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_backfill(outbox.backfill_task) IS 'raises an error if a backfill cannot go on';
 
--- Writes one batch. After the last batch of a part it goes on to the next part.
+-- Writes one batch of a backfill. After the last batch of a part it continues with the next part.
 CREATE FUNCTION outbox_internal.backfill_batch(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
@@ -353,9 +347,8 @@ BEGIN
     task.rows_done := task.rows_done + coalesce(batch.rows - cardinality(batch.locked), 0);
     RETURN task;
 END $$;
-COMMENT ON FUNCTION outbox_internal.backfill_batch(outbox.backfill_task) IS 'a batch of a backfill';
 
--- Writes the event of the next locked row. If none is left, the backfill has finished.
+-- Writes the event of the next row that was locked. If none is left, the backfill has finished.
 CREATE FUNCTION outbox_internal.backfill_locked_row(task outbox.backfill_task)
 RETURNS outbox.backfill_task
 LANGUAGE plpgsql VOLATILE
@@ -376,7 +369,6 @@ BEGIN
     END IF;
     RETURN task;
 END $$;
-COMMENT ON FUNCTION outbox_internal.backfill_locked_row(outbox.backfill_task) IS 'writes the event of a row that was locked';
 
 -- Saves the progress of a backfill, and its speed as a moving average.
 CREATE FUNCTION outbox_internal.save_backfill(task outbox.backfill_task, rows bigint)
@@ -401,8 +393,8 @@ BEGIN
         PERFORM outbox_internal.wake_for_backfill();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.save_backfill(outbox.backfill_task, bigint) IS 'saves the progress of a backfill';
 
+-- Records why a backfill cannot continue.
 CREATE FUNCTION outbox_internal.fail_backfill(id bigint, error text)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -413,13 +405,12 @@ BEGIN ATOMIC
      WHERE t.id = $1;
     SELECT outbox_internal.wake_for_backfill();
 END;
-COMMENT ON FUNCTION outbox_internal.fail_backfill(bigint, text) IS 'records why a backfill cannot go on';
 
--- Runs one transaction of the worker. Results:
---   more     the backfill goes on
+-- Runs one transaction of the worker of a backfill. Results:
+--   more     the backfill continues
 --   behind   a destination must settle events first
 --   later    another session holds a lock
---   over     the backfill does not go on
+--   over     the backfill does not continue
 -- Key values are written and read under fixed settings, whatever the defaults of the database are.
 CREATE FUNCTION outbox_internal.backfill_step(id bigint, OUT outcome text, OUT rows integer, OUT rate integer)
 LANGUAGE plpgsql VOLATILE
@@ -467,12 +458,12 @@ BEGIN
             outcome := 'over';
     END;
 END $$;
-COMMENT ON FUNCTION outbox_internal.backfill_step(bigint) IS 'one transaction of the worker of a backfill';
 
 -- ---------------------------------------------------------------------------------------------
 -- Progress
 -- ---------------------------------------------------------------------------------------------
 
+-- Returns what a backfill waits for.
 CREATE FUNCTION outbox_internal.backfill_waits_for(id bigint, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -495,7 +486,6 @@ BEGIN ATOMIC
             OR has_table_privilege(caller, 'outbox.status', 'SELECT')
             OR has_table_privilege(caller, 'outbox.operation', 'SELECT'));
 END;
-COMMENT ON FUNCTION outbox_internal.backfill_waits_for(bigint, outbox_internal.caller) IS 'what a backfill waits for';
 
 -- A role sees its own backfills. Roles that may monitor or operate destinations see all.
 CREATE VIEW outbox.backfill_progress WITH (security_barrier) AS

@@ -1,6 +1,6 @@
 -- outbox.capture() makes changes of a table events. See docs/capture.md.
 
--- Makes default event types: those of table order_line begin with OrderLine.
+-- Makes the default event types of a table: those of order_line begin with OrderLine.
 CREATE FUNCTION outbox_internal.event_type_of(aggregate_type text, suffix text)
 RETURNS text
 LANGUAGE sql IMMUTABLE STRICT
@@ -9,8 +9,8 @@ BEGIN ATOMIC
     SELECT string_agg(upper(left(part, 1)) || substr(part, 2), '' ORDER BY number) || suffix
       FROM regexp_split_to_table(aggregate_type, '[-_ .:/]+') WITH ORDINALITY AS p(part, number);
 END;
-COMMENT ON FUNCTION outbox_internal.event_type_of(text, text) IS 'default event type of an aggregate type';
 
+-- Returns the columns of the primary key.
 CREATE FUNCTION outbox_internal.row_key_of("table" regclass)
 RETURNS name[]
 LANGUAGE sql STABLE STRICT
@@ -22,8 +22,8 @@ BEGIN ATOMIC
       JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
      WHERE i.indrelid = "table" AND i.indisprimary;
 END;
-COMMENT ON FUNCTION outbox_internal.row_key_of(regclass) IS 'columns of the primary key';
 
+-- Refuses a table that cannot be captured.
 CREATE FUNCTION outbox_internal.check_capturable("table" regclass)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -66,8 +66,8 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.check_capturable(regclass) IS 'refuses a table that cannot be captured';
 
+-- Refuses a value that is not one of the choices.
 CREATE FUNCTION outbox_internal.check_choice(argument text, value text, choices text[])
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -79,7 +79,6 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.check_choice(text, text, text[]) IS 'refuses a value that is not one of the choices';
 
 -- A row that moves to another partition is deleted and inserted. For the same aggregate that would
 -- be two events with one version.
@@ -134,6 +133,7 @@ COMMENT ON COLUMN outbox.captures.columns IS 'columns in payloads';
 COMMENT ON COLUMN outbox.captures.not_captured IS 'other columns, including those added since';
 COMMENT ON COLUMN outbox.captures.enabled IS 'false if its triggers were dropped or disabled';
 
+-- Captures a table: its changes become events.
 CREATE FUNCTION outbox.capture(
     "table"        regclass,
     aggregate_type text    DEFAULT NULL,
@@ -260,10 +260,8 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox.capture(regclass, text, name[], name, text, name, name[], jsonb, name[], name[], text, text, boolean, text, text, text, text, text, text, text, text, text, boolean) IS
-    'makes changes of a table events';
 
--- Returns false if the table was not captured.
+-- Ends the capture of a table. Returns false if the table was not captured.
 CREATE FUNCTION outbox.uncapture("table" regclass)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -283,4 +281,3 @@ BEGIN
     RETURN true;
 END
 $$;
-COMMENT ON FUNCTION outbox.uncapture(regclass) IS 'ends the capture of a table';

@@ -19,9 +19,9 @@ BEGIN ATOMIC
     )
     SELECT m.relation::regclass FROM member AS m;
 END;
-COMMENT ON FUNCTION outbox_internal.captured_tree(regclass) IS 'a table with its partitions and children';
 
--- Fires also when a dump is restored, where columns may have other numbers.
+-- Records the columns and members of a captured table. Fires also when a dump is restored, where
+-- columns may have other numbers.
 CREATE FUNCTION outbox_internal.know_table()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -33,7 +33,6 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.know_table() IS 'records the columns and members of a captured table';
 
 CREATE TRIGGER know_table BEFORE INSERT ON outbox.captured
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.know_table();
@@ -54,8 +53,8 @@ BEGIN ATOMIC
      WHERE t.tgrelid = "table" AND t.tgname = '00_outbox_capture_delete'
        AND t.tgfoid = 'outbox.capture_row'::regproc AND t.tgtype = 9; -- AFTER DELETE, FOR EACH ROW
 END;
-COMMENT ON FUNCTION outbox.capture_condition(regclass) IS 'condition for captured rows of a table; null if all are captured';
 
+-- Returns pg_trigger.tgenabled for a value of captured.fire.
 CREATE FUNCTION outbox_internal.trigger_state(fire text)
 RETURNS "char"
 LANGUAGE sql IMMUTABLE STRICT
@@ -63,7 +62,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE fire WHEN 'replica' THEN 'R' WHEN 'always' THEN 'A' ELSE 'O' END::"char";
 END;
-COMMENT ON FUNCTION outbox_internal.trigger_state(text) IS 'pg_trigger.tgenabled for a value of captured.fire';
 
 -- ---------------------------------------------------------------------------------------------
 -- Tables that are altered or dropped
@@ -79,8 +77,8 @@ BEGIN ATOMIC
     SELECT coalesce(array_agg(coalesce(now[array_position(before, n.name)], n.name) ORDER BY n.place), '{}')
       FROM unnest(names) WITH ORDINALITY AS n(name, place);
 END;
-COMMENT ON FUNCTION outbox_internal.follow_names(name[], name[], name[]) IS 'names of columns after a rename';
 
+-- Follows renamed and dropped columns of a captured table.
 CREATE FUNCTION outbox_internal.follow_columns(captured regclass)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -109,10 +107,10 @@ BEGIN ATOMIC
              WHERE o.relation = captured) AS t
      WHERE t.relation = c.relation AND t.now <> c.known_columns;
 END;
-COMMENT ON FUNCTION outbox_internal.follow_columns(regclass) IS 'follows renamed and dropped columns of a captured table';
 
--- Looks for the three row triggers of outbox_internal.add_capture_triggers(): AFTER INSERT, UPDATE,
--- DELETE. On a shard of Citus their names end with its number.
+-- Returns whether a table has its triggers; not yet while a dump is restored. They are the three
+-- row triggers of outbox_internal.add_capture_triggers(): AFTER INSERT, UPDATE, DELETE. On a shard
+-- of Citus their names end with its number.
 CREATE FUNCTION outbox_internal.has_capture_triggers("table" regclass)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -124,7 +122,6 @@ BEGIN ATOMIC
        AND (regexp_replace(t.tgname, '_[0-9]+$', ''), t.tgtype)
            IN (('00_outbox_capture_insert', 5), ('00_outbox_capture_update', 17), ('00_outbox_capture_delete', 9));
 END;
-COMMENT ON FUNCTION outbox_internal.has_capture_triggers(regclass) IS 'returns whether a table has its triggers; not yet while a dump is restored';
 
 -- Returns whether a table is a shard of Citus, by the names of its triggers. The catalogs of Citus do
 -- not know a shard yet while it is made.
@@ -137,4 +134,3 @@ BEGIN ATOMIC
                     WHERE t.tgrelid = "table" AND t.tgfoid = 'outbox.capture_row'::regproc
                       AND t.tgname ~ '^00_outbox_capture_[a-z]+_[0-9]+$');
 END;
-COMMENT ON FUNCTION outbox_internal.is_captured_shard(regclass) IS 'returns whether a captured table is a shard of Citus';

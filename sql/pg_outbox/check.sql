@@ -1,9 +1,9 @@
--- Checks whether a destination can be used as it is configured. A background worker does it in the
--- way of the relay; it publishes nothing, and changes nothing at the destination.
+-- Checks whether a destination can be used as it is configured. A background worker uses it as a
+-- relay would, but publishes nothing and changes nothing at the destination.
 
--- Returns events from which the names of topics or queues are made: for the given topic, or else
--- for the topics that the option `topics` names without a wildcard, and of the last events of the
--- log those that the destination selects. If only the topic is known, the rest is NULL.
+-- Returns events from which the names of topics or queues are made. They are for the given topic,
+-- or else for the topics that the option `topics` names without a wildcard, and of the last events
+-- of the log those that the destination selects. If only the topic is known, the rest is NULL.
 CREATE FUNCTION outbox_internal.events_to_check(
     destination        name,
     looked_for         text,
@@ -29,11 +29,11 @@ BEGIN ATOMIC
              ELSE e.topic = looked_for
            END;
 END;
-COMMENT ON FUNCTION outbox_internal.events_to_check(name, text) IS 'events whose topics or queues are checked';
 
--- Returns one row for each step, in the order in which a relay takes it. The first row that is not
--- ok says what is wrong, and usually ends the check. `topic` is the topic of future events, where
--- that decides which topic or queue of the destination they go to.
+-- Checks a destination without publishing anything. Returns one row for each step, in the order in
+-- which a relay takes it. The first row that is not ok says what is wrong, and usually ends the
+-- check. `topic` is the topic of future events, where that decides which topic or queue of the
+-- destination they go to.
 -- Errors: 42704 there is no such destination; 53400 no background worker could be started.
 CREATE FUNCTION outbox.check_destination(name text, topic text DEFAULT NULL)
 RETURNS TABLE (subject text, ok boolean, detail text)
@@ -56,5 +56,3 @@ BEGIN
         RETURN QUERY SELECT 'expressions', trouble IS NULL, coalesce(trouble, 'filter and payload can be evaluated');
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_destination(text, text) IS
-    'checks a destination without publishing anything';

@@ -1,8 +1,8 @@
--- Cursors of destinations: how far each one has delivered. There is one row per destination, and one
--- for each endpoint that is behind (endpoint.sql). Only its relay updates it, at most every
+-- Cursors of destinations: how far each one has delivered. There is one row per destination, and
+-- one for each endpoint that is behind (endpoint.sql). Only its relay updates it, at most every
 -- outbox.cursor_flush_interval. The relay finds its row by ctid, which costs the same however many
--- dead versions a held snapshot keeps alive. For the same reason the index is not unique: that would
--- be checked against all of these versions.
+-- dead versions a held snapshot keeps alive. For the same reason the index is not unique: a unique
+-- index would be checked against all of these versions.
 --
 -- Here and in outbox.delivery a destination is identified by its name. Names last through dumps,
 -- copies and pg_upgrade, and OIDs do not. The event triggers below follow servers that are renamed
@@ -65,7 +65,7 @@ COMMENT ON COLUMN outbox.cursor.failing_since IS 'since when the destination, or
 CREATE INDEX cursor_destination ON outbox.cursor (destination);
 COMMENT ON INDEX outbox.cursor_destination IS 'finds the cursor of a destination or endpoint';
 
--- The row may have been written by anybody, so the time may be any.
+-- Any role may have written the row, so the time can have any value.
 CREATE FUNCTION outbox_internal.unix_micros(at timestamptz)
 RETURNS bigint
 LANGUAGE sql STABLE

@@ -61,6 +61,7 @@ COMMENT ON INDEX outbox.delivery_operation IS 'finds the events of a replay';
 -- on in a relay. So statements also name their rows by destination and `position = ANY (...)`, even
 -- where a join implies that. Otherwise a plan may read all rows of the destination.
 
+-- Returns an option that is a duration.
 CREATE FUNCTION outbox_internal.option_as_interval(destination name, option text)
 RETURNS interval
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
@@ -70,7 +71,6 @@ BEGIN ATOMIC
     SELECT (CASE WHEN value ~ '^\s*\d+\s*$' THEN value || 'ms' ELSE value END)::interval
       FROM outbox_internal.destination_option(destination, option) AS value;
 END;
-COMMENT ON FUNCTION outbox_internal.option_as_interval(name, text) IS 'returns an option that is a duration';
 
 -- Returns the pause of a failed event before its next attempt: exponential back-off with full
 -- jitter.
@@ -85,10 +85,9 @@ BEGIN ATOMIC
                extract(epoch FROM outbox_internal.option_as_interval(destination, 'retry_base'))::double precision
                    * 2::double precision ^ least(greatest(attempts, 1) - 1, 60)));
 END;
-COMMENT ON FUNCTION outbox_internal.retry_delay(name, integer) IS 'pause of a failed event before its next attempt';
 
--- Returns the first row that holds the key, which is the one whose turn it is. No row if the key is
--- free.
+-- Returns the first row of outbox.delivery that holds a key, which is the one whose turn it is. No
+-- row if the key is free.
 CREATE FUNCTION outbox_internal.first_of_key(destination name, ordering_key text)
 RETURNS SETOF outbox.delivery
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
@@ -102,7 +101,6 @@ BEGIN ATOMIC
      ORDER BY d.position
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox_internal.first_of_key(name, text) IS 'row of outbox.delivery that holds a key';
 
 -- Gives the first row of each key its turn, and returns the keys that no row holds any more.
 CREATE FUNCTION outbox_internal.promote(destination name, keys text[])
@@ -120,10 +118,9 @@ BEGIN ATOMIC
       FROM unnest(keys) AS key
      WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox_internal.first_of_key($1, key));
 END;
-COMMENT ON FUNCTION outbox_internal.promote(name, text[]) IS 'gives events behind settled ones their turn';
 
--- Returns the first row of each key that is held. It skips from key to key in the index, however many
--- rows each has.
+-- Returns the first row of outbox.delivery of each key that is held. It skips from key to key in
+-- the index, however many rows each has.
 CREATE FUNCTION outbox_internal.first_of_keys(
     destination name,
     at_most     integer,
@@ -154,9 +151,8 @@ BEGIN ATOMIC
     )
     SELECT key.ordering_key, key.position, key.state, key.next_retry_at FROM key LIMIT at_most;
 END;
-COMMENT ON FUNCTION outbox_internal.first_of_keys(name, integer) IS 'rows of outbox.delivery that hold keys';
 
--- Returns keys that are held by a row.
+-- Returns the keys that rows of outbox.delivery hold.
 CREATE FUNCTION outbox_internal.held_keys(destination name, at_most integer)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
@@ -164,10 +160,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT first.ordering_key FROM outbox_internal.first_of_keys($1, at_most) AS first;
 END;
-COMMENT ON FUNCTION outbox_internal.held_keys(name, integer) IS 'keys held by events in trouble';
 
--- Records that the destination refused these events. Those that are not here yet are copied from
--- the log.
+-- Records that a destination refused events, as retries or dead letters. Those that are not here
+-- yet are copied from the log.
 CREATE FUNCTION outbox_internal.fail_events(
     destination name,
     xids        xid8[],
@@ -211,8 +206,6 @@ BEGIN
      WHERE d.destination = $1 AND d.position = failed.place AND d.position = ANY (positions)
     RETURNING d.position, d.state, d.attempts;
 END $$;
-COMMENT ON FUNCTION outbox_internal.fail_events(name, xid8[], bigint[], text[], boolean[]) IS
-    'records refused events as retries or dead letters';
 
 -- Puts these events behind others of their keys.
 CREATE FUNCTION outbox_internal.park_events(destination name, xids xid8[], positions bigint[])
@@ -227,12 +220,10 @@ BEGIN ATOMIC
                           WHERE e.xid = parked.xid AND e.position = parked.place LIMIT 1) AS e
         ON CONFLICT DO NOTHING;
 END;
-COMMENT ON FUNCTION outbox_internal.park_events(name, xid8[], bigint[]) IS
-    'puts events behind others of their keys';
 
--- Makes these events wait, through no fault of their own: their destination or lane is down, or
--- they were in the way of others. No attempt is counted. With `steps`, an event waits as long as
--- one that was refused that number of times.
+-- Makes events wait without counting an attempt: their destination or lane is down, or they were in
+-- the way of others. With `steps`, an event waits as long as one that was refused that number of
+-- times.
 CREATE FUNCTION outbox_internal.release_events(
     destination name,
     xids        xid8[],
@@ -257,11 +248,9 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.position = released.place AND d.position = ANY (positions)
        AND d.state IN ('PENDING', 'RETRY');
 END;
-COMMENT ON FUNCTION outbox_internal.release_events(name, xid8[], bigint[], text[], integer[]) IS
-    'makes events wait without counting an attempt';
 
--- Records these events while they are being delivered: they are here from now on, claimed under the
--- token.
+-- Takes over events that are being delivered: they are in outbox.delivery from now on, claimed
+-- under the token.
 CREATE FUNCTION outbox_internal.move_events(destination name, token uuid, xids xid8[], positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -275,8 +264,6 @@ BEGIN ATOMIC
            next_retry_at = CASE WHEN d.ordering_key = '' THEN clock_timestamp() ELSE d.next_retry_at END
      WHERE d.destination = $1 AND d.position = ANY (positions);
 END;
-COMMENT ON FUNCTION outbox_internal.move_events(name, uuid, xid8[], bigint[]) IS
-    'takes over events that are being delivered';
 
 -- Makes events due that waited for a destination or lane that works again. Returns their number, at
 -- most at_most.
@@ -298,12 +285,10 @@ BEGIN ATOMIC
     )
     SELECT count(*) FROM hurried;
 END;
-COMMENT ON FUNCTION outbox_internal.hurry_events(name, integer) IS
-    'makes events due that waited for a failed destination or lane';
 
--- Returns positions of due events: rows whose turn has come, each with the rows right behind it, up
--- to a row that is being delivered, because an earlier one may have come back by a replay or after
--- a crash. A relay takes failed rows alone, and only a few rows of a key after a dead letter:
+-- Returns the positions of due events. These are rows whose turn has come, each with the rows right
+-- behind it, up to a row that is being delivered: an earlier one may have come back by a replay or
+-- after a crash. A relay takes failed rows alone, and only a few rows of a key after a dead letter:
 -- otherwise it would take the waiting rows and give them back again and again. Returns at most
 -- max_bytes of payload, but at least one row; NULL if there is none. Locks the rows that are first.
 CREATE FUNCTION outbox_internal.due_events(
@@ -364,9 +349,8 @@ BEGIN
      WHERE n.number = 1 OR n.number <= max_events AND n.bytes <= max_bytes;
     RETURN taken;
 END $$;
-COMMENT ON FUNCTION outbox_internal.due_events(name, boolean, integer, bigint) IS 'positions of due events in trouble';
 
--- Takes due events under a token.
+-- Takes due events in trouble under a token.
 CREATE FUNCTION outbox_internal.claim_due(
     destination  name,
     token        uuid,
@@ -393,11 +377,9 @@ BEGIN
        AND (d.lock_token IS NULL OR d.locked_until < now)
     RETURNING d.*;
 END $$;
-COMMENT ON FUNCTION outbox_internal.claim_due(name, uuid, timestamptz, integer, bigint) IS
-    'takes due events in trouble under a token';
 
--- Removes these events, which were claimed under the token and which the destination has confirmed.
--- Returns their keys, to be promoted.
+-- Removes events from outbox.delivery that were claimed under the token and that the destination
+-- has confirmed. Returns their keys, to be promoted.
 CREATE FUNCTION outbox_internal.settle_events(destination name, token uuid, positions bigint[])
 RETURNS SETOF text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -407,11 +389,9 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token
     RETURNING d.ordering_key;
 END;
-COMMENT ON FUNCTION outbox_internal.settle_events(name, uuid, bigint[]) IS
-    'removes confirmed events from outbox.delivery';
 
--- Gives back rows that an earlier relay had claimed, and gives the first row of each key its turn:
--- a changed option may have changed which rows hold a key.
+-- Gives back rows that an earlier relay had claimed, and gives the first row of each key its turn.
+-- A changed option may have changed which rows hold a key.
 CREATE FUNCTION outbox_internal.unlock_all(destination name)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -426,9 +406,8 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.position = first.position
        AND first.state = 'PENDING' AND first.next_retry_at IS NULL;
 END;
-COMMENT ON FUNCTION outbox_internal.unlock_all(name) IS 'frees events in trouble when a relay starts';
 
--- Gives back rows that were claimed and not sent.
+-- Gives back events that were claimed and not sent.
 CREATE FUNCTION outbox_internal.unlock_events(destination name, token uuid, positions bigint[])
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -438,4 +417,3 @@ BEGIN ATOMIC
        SET lock_token = NULL, locked_at = NULL, locked_until = NULL
      WHERE d.destination = $1 AND d.position = ANY (positions) AND d.lock_token = token;
 END;
-COMMENT ON FUNCTION outbox_internal.unlock_events(name, uuid, bigint[]) IS 'gives back events that were claimed and not sent';

@@ -7,7 +7,7 @@
 -- batches, and events in outbox.delivery. The relay of the server takes its events from there
 -- (ask_endpoints.sql) until it has caught up; then that row is removed.
 --
--- One lock is for all endpoints of a server: its row of outbox.cursor, which operators and the relay
+-- All endpoints of a server have one lock: its row of outbox.cursor, which operators and the relay
 -- take first, as in pull.sql. A relay waits for no lock of a row of outbox.endpoint, because a
 -- transaction that writes rows may stay open.
 CREATE TABLE outbox.endpoint (
@@ -36,8 +36,8 @@ COMMENT ON COLUMN outbox.endpoint.name IS 'name of the endpoint; <server>/<name>
 COMMENT ON COLUMN outbox.endpoint.url IS 'address, with http or https';
 COMMENT ON COLUMN outbox.endpoint.topics IS 'topics that it takes, of those that the destination takes; as the option topics';
 COMMENT ON COLUMN outbox.endpoint.secret_name IS 'name from which its secret is derived, or two separated by a comma that both sign; null for the name of the endpoint. See outbox.endpoint_secret()';
-COMMENT ON COLUMN outbox.endpoint.paused IS 'whether it gets nothing until it is false again; its events are kept';
-COMMENT ON COLUMN outbox.endpoint.tenant IS 'anything by which rows are selected';
+COMMENT ON COLUMN outbox.endpoint.paused IS 'true if it gets nothing; its events are kept';
+COMMENT ON COLUMN outbox.endpoint.tenant IS 'any text by which rows can be selected';
 COMMENT ON COLUMN outbox.endpoint.created_at IS 'when the row was inserted; the endpoint gets events that are committed later';
 COMMENT ON COLUMN outbox.endpoint.changed_by IS 'transaction that changed the row last, or made a decision about its events';
 
@@ -77,7 +77,7 @@ ALTER TABLE outbox.endpoint ENABLE ROW LEVEL SECURITY;
 
 -- These functions are called for each endpoint. In PL/pgSQL their plans are kept.
 
--- Returns the row of an endpoint; NULL if a name is that of none.
+-- Returns the endpoint with a name <server>/<name>; NULL if there is none.
 CREATE FUNCTION outbox_internal.endpoint_of(destination name)
 RETURNS outbox.endpoint
 LANGUAGE plpgsql STABLE STRICT
@@ -93,7 +93,6 @@ BEGIN
     END IF;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION outbox_internal.endpoint_of(name) IS 'the endpoint with a name <server>/<name>';
 
 -- Returns the destination of an endpoint. For a destination it returns its own name.
 CREATE FUNCTION outbox_internal.server_of(destination name)
@@ -104,8 +103,8 @@ AS $$
 BEGIN
     RETURN coalesce((outbox_internal.endpoint_of(destination)).server, destination);
 END $$;
-COMMENT ON FUNCTION outbox_internal.server_of(name) IS 'destination of an endpoint; that of a destination is itself';
 
+-- Returns whether a name is that of an endpoint.
 CREATE FUNCTION outbox_internal.is_endpoint(destination name)
 RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT
@@ -114,7 +113,6 @@ AS $$
 BEGIN
     RETURN outbox_internal.server_of(destination) <> destination;
 END $$;
-COMMENT ON FUNCTION outbox_internal.is_endpoint(name) IS 'returns whether a name is that of an endpoint';
 
 -- Returns the topics of an endpoint as patterns of LIKE. It gets events that these select, and the
 -- option `topics` of its destination as well. For a destination they select all.
@@ -126,7 +124,6 @@ AS $$
 BEGIN
     RETURN outbox_internal.topic_patterns((outbox_internal.endpoint_of(destination)).topics);
 END $$;
-COMMENT ON FUNCTION outbox_internal.endpoint_patterns(name) IS 'topics of an endpoint as patterns of LIKE';
 
 -- Returns the number that outbox.event.only_to has for a destination, and for its endpoints.
 CREATE FUNCTION outbox_internal.destination_number(destination name)
@@ -139,12 +136,12 @@ DECLARE
 BEGIN
     RETURN (SELECT c.number FROM outbox.cursor AS c WHERE c.destination = own_server);
 END $$;
-COMMENT ON FUNCTION outbox_internal.destination_number(name) IS 'number of a destination, or of the one of an endpoint';
 
 -- ------------------------------------------------------------------------------------------------
 -- Changes of rows
 -- ------------------------------------------------------------------------------------------------
 
+-- Refuses endpoints that are not valid.
 -- Errors: 42704 there is no such destination; 55000 it has no endpoints; 42710 the name is that of a
 -- destination; 0A000 the key is changed; 22023 topics are not valid.
 CREATE FUNCTION outbox_internal.check_endpoint()
@@ -155,7 +152,7 @@ AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     IF TG_OP = 'UPDATE' THEN
-        -- The server of a row that follows a rename is there no more.
+        -- When a row follows a renamed server, the old name does not exist any more.
         IF NEW.name <> OLD.name
            OR NEW.server <> OLD.server AND EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = OLD.server) THEN
             RAISE EXCEPTION 'endpoint "%/%" cannot be renamed', OLD.server, OLD.name
@@ -176,8 +173,8 @@ BEGIN
     NEW.changed_by := pg_current_xact_id();
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_endpoint() IS 'refuses endpoints that are not valid';
 
+-- Returns whether a destination has endpoints.
 CREATE FUNCTION outbox_internal.has_endpoints(destination name)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -186,7 +183,6 @@ BEGIN ATOMIC
     SELECT coalesce(outbox_internal.destination_option(destination, 'url') ~* '^\s*endpoints:', false)
        AND EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = destination);
 END;
-COMMENT ON FUNCTION outbox_internal.has_endpoints(name) IS 'returns whether a destination is one with endpoints';
 
 -- A slash in the name of the destination would make names of endpoints ambiguous.
 CREATE FUNCTION outbox_internal.check_has_endpoints(server name)
@@ -206,6 +202,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_has_endpoints(name) IS 'refuses a destination that cannot have endpoints';
 
+-- Refuses to change a destination with endpoints into one without.
 CREATE FUNCTION outbox_internal.check_keeps_endpoints(server name)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -216,7 +213,6 @@ BEGIN
         PERFORM outbox_internal.check_has_endpoints(server);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_keeps_endpoints(name) IS 'refuses to make a destination with endpoints another one';
 
 CREATE TRIGGER check_endpoint BEFORE INSERT OR UPDATE ON outbox.endpoint
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.check_endpoint();
@@ -265,15 +261,14 @@ BEGIN
     DELETE FROM outbox.endpoint_state AS s WHERE s.destination = ANY (names);
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox_internal.remove_endpoints() IS 'removes the events of endpoints that are gone';
 
 CREATE TRIGGER remove_endpoints AFTER DELETE ON outbox.endpoint
     REFERENCING OLD TABLE AS removed FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.remove_endpoints();
 ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER remove_endpoints;
 COMMENT ON TRIGGER remove_endpoints ON outbox.endpoint IS 'removes the events of endpoints that are gone';
 
--- For roles that have no privilege to delete, see outbox_internal.privileges_of_right(). Returns false if
--- there is no such endpoint.
+-- Deletes an endpoint with its events. It is for roles without the privilege to delete rows, see
+-- outbox_internal.privileges_of_right(). Returns false if there is no such endpoint.
 -- Errors: 42501 the role does not own the destination.
 CREATE FUNCTION outbox.delete_endpoint(server name, endpoint name, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
@@ -286,8 +281,8 @@ BEGIN
     DELETE FROM outbox.endpoint AS e WHERE e.server = delete_endpoint.server AND e.name = delete_endpoint.endpoint;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox.delete_endpoint(name, name, outbox_internal.caller) IS 'deletes an endpoint with its events';
 
+-- Tells relays that endpoints have changed.
 CREATE FUNCTION outbox_internal.follow_endpoints()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -298,12 +293,12 @@ BEGIN
     PERFORM outbox_internal.tell_relays();
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox_internal.follow_endpoints() IS 'tells relays that endpoints have changed';
 
 CREATE TRIGGER follow_endpoints AFTER INSERT OR UPDATE OR DELETE ON outbox.endpoint
     FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.follow_endpoints();
 COMMENT ON TRIGGER follow_endpoints ON outbox.endpoint IS 'tells relays that endpoints have changed';
 
+-- Refuses TRUNCATE, which would keep the events of endpoints.
 CREATE FUNCTION outbox_internal.refuse_truncate_of_endpoints()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -313,7 +308,6 @@ BEGIN
     RAISE EXCEPTION 'cannot truncate table outbox.endpoint'
         USING ERRCODE = 'feature_not_supported', HINT = 'Use DELETE.';
 END $$;
-COMMENT ON FUNCTION outbox_internal.refuse_truncate_of_endpoints() IS 'refuses TRUNCATE, which would keep the events of endpoints';
 
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON outbox.endpoint
     FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.refuse_truncate_of_endpoints();
@@ -339,6 +333,7 @@ CREATE TRIGGER adopt_endpoint_state BEFORE INSERT ON outbox.endpoint_state
 ALTER TABLE outbox.endpoint_state ENABLE ALWAYS TRIGGER adopt_endpoint_state;
 COMMENT ON TRIGGER adopt_endpoint_state ON outbox.endpoint_state IS 'adapts the restored state of an endpoint to this database';
 
+-- Refuses names that no destination and no endpoint has.
 -- Errors: 42704 there is no such destination or endpoint.
 CREATE FUNCTION outbox_internal.check_exists(destination name)
 RETURNS void
@@ -356,7 +351,6 @@ BEGIN
     RAISE EXCEPTION 'destination "%" does not exist', destination
         USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_exists(name) IS 'refuses names that no destination and no endpoint has';
 
 -- Makes the relay look at an endpoint again, after a decision about its events. Returns false if there
 -- is none of this name.
@@ -370,7 +364,6 @@ BEGIN
      WHERE e.server = split_part(destination::text, '/', 1)::name AND e.name = split_part(destination::text, '/', 2)::name;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox_internal.touch_endpoint(name) IS 'makes the relay look at an endpoint again';
 
 -- When a destination is renamed, its endpoints are as well.
 CREATE FUNCTION outbox_internal.rename_endpoints(old name, new name)

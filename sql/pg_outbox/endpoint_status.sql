@@ -31,7 +31,7 @@ SELECT e.server, e.name, e.tenant,
                        FROM outbox.position_gap AS g WHERE g.after >= c.position AND g.after < last.position) AS gap
   LEFT JOIN open ON open.destination = own.destination
   LEFT JOIN trouble ON trouble.destination = own.destination;
-COMMENT ON VIEW outbox.endpoint_status IS 'state of endpoints: whether each one works, since when not and why, and what waits for it';
+COMMENT ON VIEW outbox.endpoint_status IS 'state of endpoints: whether each one works, if not since when and why, and what waits for it';
 COMMENT ON COLUMN outbox.endpoint_status.server IS 'the destination';
 COMMENT ON COLUMN outbox.endpoint_status.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_status.tenant IS 'as in outbox.endpoint';

@@ -1,9 +1,10 @@
--- outbox.enqueue() for ids of other types than text, and for json. Each of them passes its arguments on. The
--- planner puts it into the statement that calls it, so it has no search_path.
+-- outbox.enqueue() for ids of other types than text, and for json. Each function passes its
+-- arguments on. The planner puts it into the statement that calls it, so it has no search_path.
 --
--- None of them may make a call ambiguous whose literals have no type. If all are unknown, the form with
--- text and jsonb is chosen, because an unknown literal is rather a text than of any type. For this, the
--- payloads of all forms must be of one category, as jsonb, json and bytea are, which text is not.
+-- None of them may make a call ambiguous whose literals have no type. If all are unknown,
+-- PostgreSQL chooses the form with text and jsonb, because it prefers text to a polymorphic type.
+-- For this, the payloads of all forms must be of one type category: jsonb, json and bytea are, and
+-- text is not.
 CREATE FUNCTION outbox.enqueue(
     aggregate_type  text,
     aggregate_id    anycompatiblenonarray,
@@ -25,7 +26,8 @@ $$;
 COMMENT ON FUNCTION outbox.enqueue(text, anycompatiblenonarray, text, jsonb, bigint, text, text, jsonb, integer, uuid, uuid, timestamptz) IS
     'commits an event with a JSON payload together with the current transaction; its aggregate id may be of any type';
 
--- Of two strings a literal is rather a text than a varchar, so unknown literals choose the form with jsonb.
+-- PostgreSQL prefers text to varchar for an unknown literal, so such literals choose the form with
+-- jsonb.
 CREATE FUNCTION outbox.enqueue(
     aggregate_type  varchar,
     aggregate_id    anycompatiblenonarray,

@@ -57,8 +57,8 @@ BEGIN
         what_to_do := 'SELECT * FROM outbox.health() says what to do.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.why_pending(name, bigint) IS 'why an event is not delivered yet, for outbox.event_status()';
 
+-- Explains why an event waits for another of its key.
 CREATE FUNCTION outbox_internal.why_behind(first outbox.delivery)
 RETURNS text
 LANGUAGE sql STABLE
@@ -71,9 +71,8 @@ BEGIN ATOMIC
                     ELSE 'is to be delivered first'
                   END);
 END;
-COMMENT ON FUNCTION outbox_internal.why_behind(outbox.delivery) IS 'why an event waits for another of its key';
 
--- Describes a row of outbox.delivery.
+-- Describes the state of an event in trouble, which is a row of outbox.delivery.
 CREATE FUNCTION outbox_internal.state_of_trouble(
     trouble outbox.delivery, OUT state text, OUT since timestamptz, OUT why text, OUT what_to_do text)
 LANGUAGE plpgsql VOLATILE
@@ -108,7 +107,6 @@ BEGIN
         why := 'its turn comes next';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.state_of_trouble(outbox.delivery) IS 'state of an event in trouble, for outbox.event_status()';
 
 -- Describes an event of the log that is not in trouble, and that the destination selects.
 CREATE FUNCTION outbox_internal.state_in_log(
@@ -133,7 +131,7 @@ BEGIN
     ELSIF batch.number IS NULL
           AND (pg_visible_in_snapshot(event.xid, cursor.done)
                OR event.position <= cursor.position AND pg_visible_in_snapshot(event.xid, cursor.upto)) THEN
-        -- Only a receipt would tell.
+        -- Only a receipt would show it.
         state := 'PUBLISHED';
         why := 'the destination is past it: it was confirmed, or was skipped by the option start or by outbox.seek()';
         RETURN;
@@ -157,7 +155,6 @@ BEGIN
         what_to_do := NULL;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.state_in_log(outbox.event, name) IS 'state of an event of the log, for outbox.event_status()';
 
 -- Returns whether the filter of a destination, as it is now, excludes an event. An error of the filter
 -- excludes nothing: the event becomes a dead letter.
@@ -172,11 +169,10 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN false;
 END $$;
-COMMENT ON FUNCTION outbox_internal.is_filtered_out(outbox.event, name) IS 'returns whether the filter of a destination excludes an event';
 
--- Returns the state of an event at each destination, and at each endpoint that is behind and does not have
--- it, or one row without a destination if there is none.
--- Finds ids that outbox.enqueue() made within milliseconds; for others it reads the whole log.
+-- Returns the state of an event at each destination, since when and why. Endpoints that are behind
+-- and do not have it have rows as well. Without any destination there is one row. Finds ids that
+-- outbox.enqueue() made within milliseconds; for others it reads the whole log.
 --
 --   PENDING         waits to be read, or for its destination; `why` says what for
 --   INFLIGHT        a relay or fetcher has it, or it was confirmed within the last outbox.cursor_flush_interval
@@ -266,7 +262,7 @@ BEGIN
                   FROM outbox_internal.state_in_log(event, target) AS s;
             END IF;
         END IF;
-        -- Of endpoints that are behind, only those are told that do not have it.
+        -- Of the endpoints that are behind, only those that do not have it are listed.
         CONTINUE WHEN trouble.destination IS NULL AND published_at IS NULL AND outbox_internal.is_endpoint(target)
                       AND (state IN ('PUBLISHED', 'NOT SELECTED')
                            OR NOT event.topic LIKE ANY (outbox_internal.endpoint_patterns(target)));
@@ -297,4 +293,3 @@ BEGIN
     END IF;
     RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION outbox.event_status(uuid) IS 'where an event is at each destination, since when and why';

@@ -4,8 +4,9 @@
 -- segment finds the time of an id within milliseconds. Ids that the caller gave may have another time
 -- or none: these are looked for in the whole log.
 --
--- No right has these functions, because they show the payloads of all events. The owner grants them:
--- GRANT EXECUTE ON FUNCTION outbox.find_event, outbox.find_events TO role, and USAGE on schema outbox.
+-- No right includes these functions, because they show the payloads of all events. The owner grants
+-- them: GRANT EXECUTE ON FUNCTION outbox.find_event, outbox.find_events TO role, and USAGE on
+-- schema outbox.
 
 -- Returns the time in an id; NULL if it has none. The planner puts its expression in place of a call.
 CREATE FUNCTION outbox_internal.time_of_id(event_id uuid)
@@ -15,7 +16,6 @@ BEGIN ATOMIC
     SELECT CASE WHEN substr(event_id::text, 15, 1) = '7'
                 THEN to_timestamp(('x' || left(replace(event_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0) END;
 END;
-COMMENT ON FUNCTION outbox_internal.time_of_id(uuid) IS 'time in an id of version 7';
 
 -- Returns the time of the events in a block: the median, so that ids which callers gave do not mislead.
 -- NULL if no event of the block has a time.
@@ -32,7 +32,6 @@ BEGIN
        INTO median USING format('(%s,0)', block)::tid, format('(%s,0)', block + 1)::tid;
     RETURN median;
 END $$;
-COMMENT ON FUNCTION outbox_internal.time_of_block(integer, bigint) IS 'when the events of a block were enqueued';
 
 -- Returns where in a segment the blocks with earlier events end, and where those with events of this time or later begin.
 -- Between them are blocks without events: of transactions that rolled back, or that the table was extended by.
@@ -62,7 +61,6 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.blocks_of_time(integer, timestamptz) IS 'where in a segment the events before a time end, and those since then begin';
 
 -- Returns the event from the log, or from outbox.delivery if it is not in the log any more.
 CREATE FUNCTION outbox_internal.event_of_id(event_id uuid)
@@ -97,7 +95,6 @@ BEGIN
           FROM outbox.delivery AS d WHERE d.event_id = $1 LIMIT 1;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.event_of_id(uuid) IS 'returns an event by its id';
 
 CREATE TYPE outbox.found_event AS (
     event_id        uuid,
@@ -129,7 +126,6 @@ BEGIN ATOMIC
            e.position
       FROM outbox_internal.event_of_id($1) AS e;
 END;
-COMMENT ON FUNCTION outbox.find_event(uuid) IS 'returns an event by its id';
 
 -- Returns events that match all arguments that are given, the latest first. Reads the log backwards
 -- until it has `limit` events, or comes to events that are older than `since`, by their occurred_at and by
@@ -180,7 +176,7 @@ BEGIN
             GET DIAGNOSTICS rows = ROW_COUNT;
             found := found + rows;
             high := low;
-            -- A few blocks speak for those before them.
+            -- A few blocks stand for those before them.
             EXECUTE format('SELECT max(greatest(e.occurred_at, outbox_internal.time_of_id(e.event_id)))
                               FROM outbox.event_%s AS e WHERE e.ctid >= $1 AND e.ctid < $2', segment.number)
                INTO latest USING format('(%s,0)', low)::tid, format('(%s,0)', low + 16)::tid;
@@ -188,4 +184,3 @@ BEGIN
         END LOOP;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.find_events(text, text, timestamptz, text, text, integer) IS 'returns events of an aggregate, a type or a key, the latest first';

@@ -1,8 +1,8 @@
--- Tells what is wrong and what to do about it, for people and for alerts. No rows mean that all is
--- well: every committed event has reached its destinations, or is younger than max_age.
+-- Returns what is wrong, since when, why and what to do; no rows if all is well. Then every
+-- committed event has reached its destinations, or is younger than max_age.
 --
---   failing    events do not arrive, and will not until somebody acts
---   degraded   something goes wrong, and may pass by itself
+--   failing    events do not arrive, and will not until an operator acts
+--   degraded   there is a problem that may pass by itself
 CREATE FUNCTION outbox.health(
     max_age interval DEFAULT '1 minute',
     OUT severity   text,
@@ -272,4 +272,3 @@ BEGIN ATOMIC
      WHERE NOT pg_is_in_recovery()  -- the primary delivers
      ORDER BY f.severity DESC, f.object, f.what, f.since;
 END;
-COMMENT ON FUNCTION outbox.health(interval) IS 'what is wrong, since when, why and what to do; no rows if all is well';

@@ -1,3 +1,4 @@
+-- Returns a label of a sample.
 CREATE FUNCTION outbox_internal.metric_label(name text, value text)
 RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -5,11 +6,10 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT format('%s="%s"', name, replace(replace(replace(value, '\', '\\'), '"', '\"'), E'\n', '\n'));
 END;
-COMMENT ON FUNCTION outbox_internal.metric_label(text, text) IS 'a label of a sample';
 
--- Figures for a monitoring system, as OpenMetrics text (version 1.0.0). Published events and failures
--- are counted on by the next relay; other counters start at zero with each relay, as monitoring
--- systems expect of counters.
+-- Returns figures for a monitoring system, as OpenMetrics text (version 1.0.0). Published events
+-- and failures are counted on by the next relay; other counters start at zero with each relay, as
+-- monitoring systems expect of counters.
 CREATE FUNCTION outbox.metrics()
 RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -91,4 +91,3 @@ BEGIN ATOMIC
     SELECT coalesce(string_agg(text, '' ORDER BY number), '') || E'# EOF\n'
       FROM family;
 END;
-COMMENT ON FUNCTION outbox.metrics() IS 'figures for a monitoring system, as OpenMetrics text';

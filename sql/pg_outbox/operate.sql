@@ -33,8 +33,8 @@ COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
 COMMENT ON COLUMN outbox.operation.selection IS 'arguments that selected the events';
 COMMENT ON COLUMN outbox.operation.why IS 'reason that was given; null if none';
 
--- Locks the destination until the transaction ends, and returns its cursor. For an endpoint that is the
--- cursor of its destination, and the relay will look at the endpoint.
+-- Locks a destination for an operator until the transaction ends, and returns its cursor. For an
+-- endpoint that is the cursor of its destination, and the relay will look at the endpoint.
 -- Errors: 42704 there is no such destination or endpoint; 55P03 it is being set up.
 CREATE FUNCTION outbox_internal.take_control(destination name)
 RETURNS outbox.cursor
@@ -58,7 +58,6 @@ BEGIN
     PERFORM outbox_internal.tell_relays();
     RETURN cursor;
 END $$;
-COMMENT ON FUNCTION outbox_internal.take_control(name) IS 'locks a destination for an operator';
 
 -- ---------------------------------------------------------------------------------------------
 -- Pause and resume
@@ -85,7 +84,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.set_paused(name, boolean, name, text) IS 'pauses or resumes a destination';
 
--- Stops sending to the destination. Requests in flight are finished. Events remain in the log.
+-- Stops delivering to a destination. Requests in flight are finished. Events remain in the log.
 CREATE FUNCTION outbox.pause(destination name, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -94,8 +93,8 @@ BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
     SELECT outbox_internal.set_paused(destination, true, caller, why);
 END;
-COMMENT ON FUNCTION outbox.pause(name, text, outbox_internal.caller) IS 'stops delivering to a destination';
 
+-- Resumes delivering to a destination.
 CREATE FUNCTION outbox.resume(destination name, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -104,10 +103,9 @@ BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
     SELECT outbox_internal.set_paused(destination, false, caller, why);
 END;
-COMMENT ON FUNCTION outbox.resume(name, text, outbox_internal.caller) IS 'goes on delivering to a destination';
 
--- For the relay of a destination that has said that it is gone, such as with HTTP 410. The caller has
--- locked the cursor.
+-- Pauses a destination that has said that it is gone, such as with HTTP 410, for its relay. The
+-- caller has locked the cursor.
 CREATE FUNCTION outbox_internal.pause_gone(destination name, why text)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -120,7 +118,6 @@ BEGIN ATOMIC
     INSERT INTO outbox.operation (requested_by, destination, action, from_position, why)
     SELECT current_user, $1, 'pause', paused.position, 'it is gone: ' || $2 FROM paused;
 END;
-COMMENT ON FUNCTION outbox_internal.pause_gone(name, text) IS 'pauses a destination that is gone';
 
 -- Estimates the bytes of events that a destination holds, in the log and in outbox.delivery: its
 -- share of some pages of each segment, times the size of the segment.
@@ -151,7 +148,6 @@ BEGIN
     END LOOP;
     RETURN bytes;
 END $$;
-COMMENT ON FUNCTION outbox_internal.bytes_held(outbox.cursor) IS 'estimated size of the events held for a destination';
 
 -- Copies the events that a destination holds of a segment into outbox.delivery, from where they are
 -- delivered in order. To keep that order, earlier events in other segments are copied too. Events
@@ -201,9 +197,9 @@ BEGIN
          WHERE d.destination = holder.destination AND d.state = 'PENDING' AND d.ordering_key <> ''));
     RETURN moved;
 END $$;
-COMMENT ON FUNCTION outbox_internal.set_aside(outbox.cursor, integer) IS 'copies the events that a destination holds of a segment to outbox.delivery';
 
--- Does that for an endpoint: copies all that it has not settled, so that it holds nothing of the log.
+-- Copies the events that an endpoint has not settled to outbox.delivery, so that it holds nothing
+-- of the log.
 CREATE FUNCTION outbox_internal.set_aside_endpoint(endpoint name)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -231,8 +227,8 @@ BEGIN
          WHERE d.destination = endpoint AND d.state = 'PENDING' AND d.ordering_key <> ''));
     RETURN moved;
 END $$;
-COMMENT ON FUNCTION outbox_internal.set_aside_endpoint(name) IS 'copies the events that an endpoint has not settled to outbox.delivery';
 
+-- Detaches a destination from the log.
 CREATE FUNCTION outbox_internal.detach(holder outbox.cursor)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -256,7 +252,6 @@ BEGIN
     PERFORM outbox_internal.wake_relays();
     PERFORM outbox_internal.tell_relays();
 END $$;
-COMMENT ON FUNCTION outbox_internal.detach(outbox.cursor) IS 'detaches a destination from the log';
 
 -- Locks the destination of an endpoint, which is the lock of all its endpoints, unless another session
 -- has it.
@@ -272,7 +267,6 @@ BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = outbox_internal.server_of(holder.destination) FOR UPDATE SKIP LOCKED;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox_internal.try_lock_server(outbox.cursor) IS 'locks the destination of an endpoint, if no other session has';
 
 -- The keeper calls this when the log has outgrown outbox.max_log_size and outbox.on_full_log is
 -- 'detach'. Of the destinations that hold the oldest segment, it detaches and pauses the one whose
@@ -341,7 +335,8 @@ COMMENT ON FUNCTION outbox_internal.detach_last() IS 'makes room in a log that i
 -- Seek
 -- ---------------------------------------------------------------------------------------------
 
--- Positions in the cursors mean nothing before outbox_internal.come_home(), and it would undo a decision.
+-- Positions in the cursors mean nothing before outbox_internal.come_home(), which would undo a
+-- decision.
 CREATE FUNCTION outbox_internal.check_at_home()
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -356,10 +351,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_at_home() IS 'refuses to go on with a log that is not adapted to this cluster';
 
--- Moves the cursor: events of transactions that had finished in `done` count as settled from now
--- on, and so do those up to the position whose transactions had finished in `upto`. All others are
--- delivered, again or for the first time. Events in outbox.delivery stay there. The segments are
--- locked, so that none is emptied before the commit.
+-- Moves the cursor of a destination. Events of transactions that had finished in `done` count as
+-- settled from now on, and so do those up to the position whose transactions had finished in
+-- `upto`. All others are delivered, again or for the first time. Events in outbox.delivery stay
+-- there. The segments are locked, so that none is emptied before the commit.
 CREATE FUNCTION outbox_internal.move_cursor(
     destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name, why text)
 RETURNS bigint
@@ -391,9 +386,9 @@ BEGIN
     VALUES (caller, destination, 'seek', before.position, $4, nullif(why, ''));
     RETURN $4;
 END $$;
-COMMENT ON FUNCTION outbox_internal.move_cursor(name, pg_snapshot, pg_snapshot, bigint, name, text) IS 'moves the cursor of a destination';
 
--- Delivers the events above a position, and no others. Returns the position.
+-- Delivers the events above a position, again or for the first time, and no others. Returns the
+-- position.
 CREATE FUNCTION outbox.seek(
     destination name, "position" bigint, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
@@ -403,10 +398,10 @@ BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
     SELECT outbox_internal.move_cursor(destination, '1:1:', pg_current_snapshot(), $2, caller, why);
 END;
-COMMENT ON FUNCTION outbox.seek(name, bigint, text, outbox_internal.caller) IS 'delivers the events above a position, again or for the first time';
 
--- Delivers the events that occurred at a time or later (occurred_at), and all events behind the
--- first of these. Reads the whole log. Returns the position that was found.
+-- Delivers the events since a time, again or for the first time. They occurred at that time or
+-- later (occurred_at), or are behind the first of these. Reads the whole log. Returns the position
+-- that was found.
 CREATE FUNCTION outbox.seek(
     destination name, since timestamptz, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
@@ -421,10 +416,10 @@ BEGIN ATOMIC
                        END,
                        why, caller);
 END;
-COMMENT ON FUNCTION outbox.seek(name, timestamptz, text, outbox_internal.caller) IS 'delivers the events since a time, again or for the first time';
 
--- Targets are 'beginning' for everything in the log, 'end' for events that commit from now on, or a
--- position or a time as above.
+-- Moves a destination to the beginning or end of the log, a position or a time. Targets are
+-- 'beginning' for everything in the log, 'end' for events that commit from now on, or a position or
+-- a time as above.
 -- Errors: 22007 the target is none of these.
 CREATE FUNCTION outbox.seek(
     destination name, target text, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
@@ -449,7 +444,6 @@ EXCEPTION
         RAISE EXCEPTION 'cannot seek to "%"', target
             USING ERRCODE = 'invalid_datetime_format', HINT = 'Write "beginning", "end", a position or a time.';
 END $$;
-COMMENT ON FUNCTION outbox.seek(name, text, text, outbox_internal.caller) IS 'moves a destination to the beginning or end of the log, a position or a time';
 
 -- ---------------------------------------------------------------------------------------------
 -- Replay
@@ -514,8 +508,6 @@ BEGIN
         'event_type', $7, 'ordering_key', $8, 'event_ids', $9)));
     RETURN id;
 END $$;
-COMMENT ON FUNCTION outbox.replay(name, timestamptz, timestamptz, text, text, text, text, text, uuid[], text, outbox_internal.caller) IS
-    'delivers a selection of events once more';
 
 CREATE VIEW outbox.replay_progress AS
 SELECT o.id, o.destination, o.requested_at, o.requested_by, o.events,
@@ -565,7 +557,6 @@ BEGIN
     VALUES (caller, target, 'cancel replay', count, jsonb_build_object('replay', $1));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox.cancel_replay(bigint, outbox_internal.caller) IS 'gives up the events of a replay that are not delivered yet';
 
 -- ---------------------------------------------------------------------------------------------
 -- Dead letters
@@ -647,7 +638,6 @@ BEGIN
         'event_type', $7, 'ordering_key', $8, 'error', $9)));
     RETURN count;
 END $$;
-COMMENT ON FUNCTION outbox_internal.decide_on_dead_letters(text, name, uuid[], text, text, text, text, text, text, name, text) IS 'redrives or discards dead letters';
 
 -- Delivers dead letters again, with all their attempts. All arguments must match; without any, all
 -- dead letters are taken. `topic` takes patterns as destinations do, `error` a pattern of LIKE.
@@ -670,9 +660,9 @@ BEGIN ATOMIC
     SELECT outbox_internal.refuse_restricted();
     SELECT outbox_internal.decide_on_dead_letters('redrive', $1, $2, $3, $4, $5, $6, $7, $8, caller, why);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, uuid[], text, text, text, text, text, text, text, outbox_internal.caller) IS 'delivers dead letters again';
 
--- For one id, as text or uuid. A literal is text to PostgreSQL, so a literal of an array comes here, too.
+-- Delivers a dead letter again, for one id, as text or uuid. PostgreSQL takes a literal for text,
+-- so a literal of an array comes here as well.
 CREATE FUNCTION outbox.redrive(destination name, event_id text)
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -680,18 +670,18 @@ BEGIN ATOMIC
     SELECT outbox.redrive(destination, event_ids => CASE WHEN event_id IS NULL OR event_id LIKE '{%' THEN event_id::uuid[]
                                                    ELSE ARRAY[event_id::uuid] END);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, text) IS 'delivers a dead letter again';
 
+-- Delivers a dead letter again.
 CREATE FUNCTION outbox.redrive(destination name, event_id uuid)
 RETURNS bigint
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     SELECT outbox.redrive(destination, event_ids => ARRAY[event_id]);
 END;
-COMMENT ON FUNCTION outbox.redrive(name, uuid) IS 'delivers a dead letter again';
 
--- Gives up dead letters; events that wait behind them follow. Arguments as for outbox.redrive(), but what
--- is given up must be said: by at least one of them, or by `everything`; and why.
+-- Gives up dead letters; events that wait behind them follow. Arguments are as for
+-- outbox.redrive(), but at least one of them, or `everything`, must select the events, and a reason
+-- must be given.
 -- Errors: 22023 nothing is selected, or no reason is given.
 CREATE FUNCTION outbox.discard(
     destination    name,
@@ -712,11 +702,10 @@ AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
     IF num_nonnulls($2, $3, $4, $5, $6, $7, $8) = 0 AND everything IS NOT TRUE THEN
-        RAISE EXCEPTION 'it must be said which dead letters are to be discarded'
+        RAISE EXCEPTION 'a condition must be given'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use event_ids, another condition, or everything => true.';
     ELSIF coalesce(why, '') = '' THEN
         RAISE EXCEPTION 'a reason must be given' USING ERRCODE = 'invalid_parameter_value', HINT = 'Use why => ''...''.';
     END IF;
     RETURN outbox_internal.decide_on_dead_letters('discard', $1, $2, $3, $4, $5, $6, $7, $8, caller, why);
 END $$;
-COMMENT ON FUNCTION outbox.discard(name, uuid[], text, text, text, text, text, text, text, boolean, outbox_internal.caller) IS 'gives up dead letters';

@@ -2,8 +2,7 @@
 -- the log. SELECT shows the log, with the columns that a publisher would have updated.
 -- docs/existing-outbox.md says what such a view does and what it does not.
 
--- State of each event over all destinations that select it. Views call functions with the rights of
--- their readers, so this uses functions of pg_catalog only.
+-- Views call functions with the rights of their readers, so this uses functions of pg_catalog only.
 CREATE VIEW outbox.event_progress AS
 WITH destination AS MATERIALIZED (
     SELECT d.name, c.number, c.done, c.upto, c.position, c.saved_at,
@@ -57,7 +56,7 @@ SELECT e.position, e.event_id, e.topic, e.aggregate_type, e.aggregate_id, e.even
        coalesce(t.attempts, 0) AS attempts, t.next_retry_at, t.lock_token, t.locked_at
   FROM event AS e
   LEFT JOIN trouble AS t ON t.position = e.position;
-COMMENT ON VIEW outbox.event_progress IS 'state of each event, for views of the log';
+COMMENT ON VIEW outbox.event_progress IS 'state of each event over all destinations that select it, for views of the log';
 COMMENT ON COLUMN outbox.event_progress.position IS 'position in the log';
 COMMENT ON COLUMN outbox.event_progress.event_id IS 'the event';
 COMMENT ON COLUMN outbox.event_progress.topic IS 'topic as enqueued; so are the next columns';
@@ -72,9 +71,9 @@ COMMENT ON COLUMN outbox.event_progress.locked_at IS 'when lock_token was set';
 -- Layouts
 -- ---------------------------------------------------------------------------------------------
 
--- Layouts of outbox tables. `unpublished` selects the rows of a table that are moved into the log.
--- `in_order` is their order: by time, but within an aggregate by version, because a transaction
--- that began earlier may have changed it later.
+-- Returns the properties of a layout of outbox tables. `unpublished` selects the rows of a table
+-- that are moved into the log. `in_order` is their order: by time, but within an aggregate by
+-- version, because a transaction that began earlier may have changed it later.
 CREATE FUNCTION outbox_internal.layout(
     layout text,
     OUT topic        text,
@@ -115,11 +114,10 @@ BEGIN
                       HINT = 'The layouts are seed, seed_jsonb, debezium, tutorial and cqrs.';
     END CASE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.layout(text) IS 'properties of a layout of outbox tables';
 
--- Columns of the layouts: the type and default of each, and its expression in the view. The
--- application supplies columns that are `given`; all others show the state of the event.
--- extension/views/outbox_view.cpp has them in the same order.
+-- Returns the columns of a layout of outbox tables: the type and default of each, and its
+-- expression in the view. The application supplies columns that are `given`; all others show the
+-- state of the event. extension/views/outbox_view.cpp has them in the same order.
 CREATE FUNCTION outbox_internal.layout_columns(
     layout text,
     OUT number     bigint,
@@ -192,7 +190,6 @@ BEGIN ATOMIC
       ) AS c(of_layout, name, type, given, by_default, shows)
      WHERE c.of_layout = layout;
 END;
-COMMENT ON FUNCTION outbox_internal.layout_columns(text) IS 'columns of a layout of outbox tables';
 
 -- Turns a template with {aggregate_type} and {event_type} into an SQL expression over e.
 CREATE FUNCTION outbox_internal.topic_expression(topic text)
@@ -221,12 +218,12 @@ BEGIN
     END IF;
     RETURN expression;
 END $$;
-COMMENT ON FUNCTION outbox_internal.topic_expression(text) IS 'a template for topics as an SQL expression';
 
 -- ---------------------------------------------------------------------------------------------
 -- Views
 -- ---------------------------------------------------------------------------------------------
 
+-- Refuses changes of events, with a hint.
 CREATE FUNCTION outbox.refuse_change()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -241,8 +238,8 @@ BEGIN
                        ELSE 'Events are removed from the log when every destination has received them. Remove the statement.'
                      END;
 END $$;
-COMMENT ON FUNCTION outbox.refuse_change() IS 'refuses changes of events, with a hint';
 
+-- Creates a view of the log.
 CREATE FUNCTION outbox_internal.make_outbox_view(schema name, name name, layout text, content_type text, topic text)
 RETURNS regclass
 LANGUAGE plpgsql VOLATILE
@@ -287,7 +284,6 @@ BEGIN
                    format('the log of pg_outbox, with the columns of the layout "%s"', $3));
     RETURN view_name::regclass;
 END $$;
-COMMENT ON FUNCTION outbox_internal.make_outbox_view(name, name, text, text, text) IS 'creates a view of the log';
 
 -- Creates a view of the log for an application that inserts into an outbox table. The template
 -- gives its events their topics, and it shows all events of such topics. The view belongs to the
@@ -308,5 +304,3 @@ BEGIN ATOMIC -- without a search_path of its own: names without a schema are the
                parts[cardinality(parts)]::name, layout, content_type, topic)
       FROM parse_ident(name) AS parts;
 END;
-COMMENT ON FUNCTION outbox.create_outbox_view(text, text, text, text) IS
-    'creates a view that an application can use like its outbox table';

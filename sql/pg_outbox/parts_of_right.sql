@@ -1,5 +1,5 @@
--- The parts of each right: names of functions, views and types in the schemas outbox and
--- outbox_internal. A new object that other roles may use is added here and to
+-- Returns the objects that a right includes: names of functions, views and types in the schemas
+-- outbox and outbox_internal. A new object that other roles may use is added here and to
 -- tests/system/test_privileges.py.
 CREATE FUNCTION outbox_internal.parts_of_right(right_to text)
 RETURNS text[]
@@ -38,7 +38,6 @@ BEGIN ATOMIC
              WHEN 'fetch default' THEN ARRAY['may_fetch_default']
            END;
 END;
-COMMENT ON FUNCTION outbox_internal.parts_of_right(text) IS 'objects that a right includes';
 
 -- Two transactions cannot change privileges of one object at the same time: the second one would
 -- fail.

@@ -128,10 +128,9 @@ BEGIN ATOMIC
                              '*', '%'))
       FROM string_to_table(coalesce(topics, '*'), ',') AS topic;
 END;
-COMMENT ON FUNCTION outbox_internal.topic_patterns(text) IS 'the option `topics` as patterns of LIKE';
 
--- Makes batches of a part of a window: see window.sql. `settled` is NULL if it is of another
--- cluster.
+-- Makes batches of the events in a part of a window: see window.sql. `settled` is NULL if it is of
+-- another cluster.
 CREATE FUNCTION outbox_internal.make_batches(
     destination      name,
     from_snapshot    pg_snapshot,
@@ -185,9 +184,8 @@ BEGIN
       FROM (SELECT count(*) AS events, max(position) AS last_position FROM found) AS f,
            (SELECT count(*) AS batches, coalesce(sum(events), 0) AS dealt FROM made) AS m;
 END $$;
-COMMENT ON FUNCTION outbox_internal.make_batches(name, pg_snapshot, pg_snapshot, bigint, bigint, pg_snapshot, bigint, integer, bigint) IS
-    'makes batches of events in the log';
 
+-- Creates the cursor of a destination that has none.
 CREATE FUNCTION outbox_internal.make_cursor(destination name, server oid)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -207,7 +205,6 @@ BEGIN
                    FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
 END $$;
-COMMENT ON FUNCTION outbox_internal.make_cursor(name, oid) IS 'creates the cursor of a destination that has none';
 
 -- Returns the lowest position in a window above a given one.
 CREATE FUNCTION outbox_internal.next_position(from_snapshot pg_snapshot, to_snapshot pg_snapshot, after bigint)
@@ -217,11 +214,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT min(w.position) FROM outbox_internal.window_events(from_snapshot, to_snapshot, after) AS w;
 END;
-COMMENT ON FUNCTION outbox_internal.next_position(pg_snapshot, pg_snapshot, bigint) IS
-    'position of the next event of a window';
 
--- Reads on in the log. Returns true if the caller should look again, because there are new batches
--- or more to read.
+-- Makes batches of the next events in the log. Returns true if the caller should look again,
+-- because there are new batches or more to read.
 --
 -- A large window is read in parts, by position. Meanwhile the cursor says, as that of a relay does:
 -- of the window that ends with `upto`, events up to `position` are done.
@@ -260,9 +255,8 @@ BEGIN
      CROSS JOIN LATERAL (SELECT number FROM outbox.batch AS b
                           WHERE b.destination = $1 AND b.lane = l.lane AND b.number >= c.first_batch
                           ORDER BY number LIMIT 1) AS b;
-    -- There is no need to as long as every lane has a batch. With another number of lanes, or
-    -- another hash function, batches of one key could come to be in two lanes; so all must be
-    -- settled before.
+    -- Nothing is read while every lane has a batch. With another number of lanes, or another hash
+    -- function, batches of one key could be in two lanes; so all batches must be settled first.
     IF first IS NOT NULL AND (NOT free OR c.lanes <> wanted OR foreign_) THEN
         RETURN false;
     END IF;
@@ -304,17 +298,16 @@ BEGIN
            published = c.published + made.dealt
      WHERE u.destination = $1;
     PERFORM outbox_internal.wake_keeper();
-    -- With the end of a window that was read in parts there may be another window behind it.
+    -- Another window may follow a window that was read in parts.
     RETURN made.batches > 0 OR NOT complete OR (c.upto IS NOT NULL AND NOT foreign_);
 END $$;
-COMMENT ON FUNCTION outbox_internal.read_on(name) IS 'makes batches of the next events in the log';
 
 -- ------------------------------------------------------------------------------------------------
 -- Fetching
 -- ------------------------------------------------------------------------------------------------
 
--- To be called before other rows of a destination are locked. Returns false if there is no cursor
--- of this name, or not any more.
+-- Call it before other rows of a destination are locked. Returns false if there is no cursor of
+-- this name, or no longer.
 CREATE FUNCTION outbox_internal.share_cursor(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -326,6 +319,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.share_cursor(name) IS 'keeps operators out while a fetcher works';
 
+-- Returns the role, application_name and address of a fetcher.
 CREATE FUNCTION outbox_internal.fetcher(caller name)
 RETURNS text
 LANGUAGE sql STABLE
@@ -333,10 +327,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT concat_ws(' ', caller, nullif(current_setting('application_name'), ''), host(inet_client_addr()));
 END;
-COMMENT ON FUNCTION outbox_internal.fetcher(name) IS 'role, application_name and address of a fetcher';
 
--- Runs after a restore, and reads the whole log once. Finds events of all endpoints of the destination
--- as well.
+-- Finds the events of restored batches. Runs after a restore, and reads the whole log once. Finds
+-- events of all endpoints of the destination as well.
 CREATE FUNCTION outbox_internal.find_restored_batches(destination name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -357,7 +350,6 @@ BEGIN
              GROUP BY r.destination, r.lane, r.number) AS found
      WHERE b.destination = found.destination AND b.lane = found.lane AND b.number = found.number;
 END $$;
-COMMENT ON FUNCTION outbox_internal.find_restored_batches(name) IS 'finds the events of restored batches';
 
 -- Takes the first batch of a lane under a token. If another session has locked or leased it, the
 -- whole lane is skipped, not only its first batch.
@@ -393,7 +385,6 @@ BEGIN
                   FOR UPDATE OF f SKIP LOCKED)
     RETURNING b.*;
 END $$;
-COMMENT ON FUNCTION outbox_internal.claim_batch(name, uuid, timestamptz, integer, name) IS 'takes the first batch of a lane';
 
 -- Returns the events of a batch that are under its lease.
 CREATE FUNCTION outbox_internal.events_of(batch outbox.batch)
@@ -408,8 +399,8 @@ BEGIN ATOMIC
                           WHERE e.xid = b.xid AND e.position = b.place LIMIT 1) AS e
      ORDER BY b.number;
 END;
-COMMENT ON FUNCTION outbox_internal.events_of(outbox.batch) IS 'events of a batch that are under its lease';
 
+-- Removes events from a batch.
 CREATE FUNCTION outbox_internal.take_out_of(batch outbox.batch, gone bigint[])
 RETURNS outbox.batch
 LANGUAGE sql VOLATILE
@@ -425,9 +416,8 @@ BEGIN ATOMIC
      WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number
     RETURNING b.*;
 END;
-COMMENT ON FUNCTION outbox_internal.take_out_of(outbox.batch, bigint[]) IS 'removes events from a batch';
 
--- Ends a lease. Its events have been settled, or with handed_back not.
+-- Ends the lease of a batch. Its events have been settled, or with handed_back not.
 CREATE FUNCTION outbox_internal.end_lease(batch outbox.batch, handed_back boolean)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -442,8 +432,8 @@ BEGIN ATOMIC
            taken = 0, retries = '{}', token = NULL, locked_until = NULL, fetched_at = NULL, fetched_by = NULL
      WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number;
 END;
-COMMENT ON FUNCTION outbox_internal.end_lease(outbox.batch, boolean) IS 'ends the lease of a batch';
 
+-- Keeps other fetchers from changing what holds keys.
 CREATE FUNCTION outbox_internal.lock_cursor(destination name)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -453,7 +443,6 @@ BEGIN
     PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR NO KEY UPDATE;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION outbox_internal.lock_cursor(name) IS 'keeps other fetchers from changing what holds keys';
 
 -- Counts events of a pull destination that have left their batch for outbox.delivery (negative), or
 -- were settled there, and failed attempts. The cursor is locked.
@@ -465,7 +454,6 @@ BEGIN ATOMIC
     UPDATE outbox.cursor AS c SET published = c.published + $2, failures = c.failures + $3
      WHERE c.destination = $1 AND ($2 <> 0 OR $3 <> 0);
 END;
-COMMENT ON FUNCTION outbox_internal.count_trouble(name, bigint, bigint) IS 'counts events in trouble of a pull destination';
 
 -- Removes batches whose events go back to the log or to outbox.delivery.
 CREATE FUNCTION outbox_internal.drop_batches(destination name)
@@ -478,7 +466,6 @@ BEGIN ATOMIC
     HAVING count(*) > 0;
     DELETE FROM outbox.batch AS b WHERE b.destination = $1;
 END;
-COMMENT ON FUNCTION outbox_internal.drop_batches(name) IS 'removes the batches of a pull destination';
 
 -- Puts events of a batch behind the events that hold their keys.
 CREATE FUNCTION outbox_internal.park_held(batch outbox.batch)
@@ -507,7 +494,6 @@ BEGIN
     PERFORM outbox_internal.promote(batch.destination, held.keys); -- an event that came late may be the first now
     RETURN outbox_internal.take_out_of(batch, held.positions);
 END $$;
-COMMENT ON FUNCTION outbox_internal.park_held(outbox.batch) IS 'puts events behind those that hold their keys';
 
 -- Takes due events in trouble under a token.
 CREATE FUNCTION outbox_internal.claim_retries(
@@ -549,8 +535,6 @@ BEGIN
      WHERE d.destination = $1 AND d.position = ANY (claimed)
      ORDER BY d.position;
 END $$;
-COMMENT ON FUNCTION outbox_internal.claim_retries(name, uuid, timestamptz, integer, name) IS
-    'takes due events in trouble under a token';
 
 -- Plans are kept, and must be good for tables that were empty when they were made: they use indexes
 -- only, and JIT compilation is off because its cost estimates are not realistic.
@@ -649,8 +633,8 @@ COMMENT ON FUNCTION outbox.fetch(name, integer, interval, outbox_internal.caller
 -- Settling
 -- ------------------------------------------------------------------------------------------------
 
--- Returns the batch of a lease that has not ended, and locks it; with_cursor also locks the cursor,
--- for events in trouble.
+-- Returns the batch of a lease, and locks it, or raises an error if the lease has ended. With
+-- with_cursor it also locks the cursor, for events in trouble.
 CREATE FUNCTION outbox_internal.lock_lease(token uuid, with_cursor boolean)
 RETURNS outbox.batch
 LANGUAGE plpgsql VOLATILE
@@ -684,8 +668,8 @@ BEGIN
     END IF;
     RETURN batch;
 END $$;
-COMMENT ON FUNCTION outbox_internal.lock_lease(uuid, boolean) IS 'returns the batch of a lease, or raises an error if the lease has ended';
 
+-- Settles events fetched under a token and not refused; returns their number.
 CREATE FUNCTION outbox.ack(token uuid)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -711,8 +695,6 @@ BEGIN
     PERFORM outbox_internal.end_lease(batch, false);
     RETURN batch.taken + cardinality(batch.retries);
 END $$;
-COMMENT ON FUNCTION outbox.ack(uuid) IS
-    'settles events fetched under a token and not refused; returns their number';
 
 -- Moves an event that is under a lease to outbox.delivery, still under the lease, with all other
 -- events of its key in the batch.
@@ -737,10 +719,9 @@ BEGIN
     batch.retries := batch.retries || moved.positions;
     RETURN batch;
 END $$;
-COMMENT ON FUNCTION outbox_internal.move_key(outbox.batch, bigint) IS 'moves the events of a key to outbox.delivery';
 
--- Reports a refused event. Returns the events of the lease that must not be sent any more, because
--- they wait behind it.
+-- Reports a refused event, and returns the events of the lease that must not be sent any more,
+-- because they wait behind it.
 CREATE FUNCTION outbox.nack(token uuid, event_id uuid, error text, permanent boolean DEFAULT false)
 RETURNS SETOF uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -793,9 +774,8 @@ BEGIN
      WHERE d.destination = batch.destination AND d.position = ANY (behind)
      ORDER BY d.position;
 END $$;
-COMMENT ON FUNCTION outbox.nack(uuid, uuid, text, boolean) IS
-    'reports a refused event; returns events of the lease that must not be sent any more';
 
+-- Prolongs a lease from now on; returns its new end.
 CREATE FUNCTION outbox.extend(token uuid, lease interval DEFAULT '30 seconds')
 RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -815,8 +795,8 @@ BEGIN
      WHERE d.destination = batch.destination AND d.position = ANY (batch.retries) AND d.lock_token = $1;
     RETURN new_end;
 END $$;
-COMMENT ON FUNCTION outbox.extend(uuid, interval) IS 'prolongs a lease from now on; returns its new end';
 
+-- Gives back events fetched under a token; returns their number.
 CREATE FUNCTION outbox.release(token uuid)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -831,5 +811,3 @@ BEGIN
     PERFORM outbox_internal.end_lease(batch, true);
     RETURN batch.taken + cardinality(batch.retries);
 END $$;
-COMMENT ON FUNCTION outbox.release(uuid) IS
-    'gives back events fetched under a token; returns their number';

@@ -49,8 +49,8 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.add_receipts(name, uuid[], bigint[], double precision[], text[]) IS
     'stores receipts of confirmed events';
 
--- The keeper calls this. If another session adds or reads receipts at that moment, the keeper comes
--- back later.
+-- Removes old receipts; the keeper calls this. If another session adds or reads receipts at that
+-- moment, the keeper comes back later.
 CREATE FUNCTION outbox_internal.turn_receipts()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -71,4 +71,3 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
-COMMENT ON FUNCTION outbox_internal.turn_receipts() IS 'removes old receipts';

@@ -2,28 +2,28 @@
 -- transaction, so it works through poolers, and nothing is held while the relay uses the network.
 --
 -- A destination is served by the relay that cursor.relay names, as long as the row of that relay in
--- outbox.relay is valid. A relay renews its row with outbox_internal.relay_beat(). cursor.lease is the
--- token under which it writes: who takes a destination over increments it, and every function that
--- writes compares it under the lock of the cursor. So a relay that was replaced settles nothing. The
--- outcome of such a function is
+-- outbox.relay is valid. A relay renews its row with outbox_internal.relay_beat(). cursor.lease is
+-- the token under which it writes: a relay that takes a destination over increments it, and every
+-- function that writes compares it under the lock of the cursor. So a relay that was replaced
+-- settles nothing. The outcome of such a function is
 --
 --   ok     done
---   busy   somebody else has the lock, usually an operator; try again
+--   busy   another session has the lock, usually an operator; try again
 --   lost   the token has changed, the destination is gone, or the server has been recovered
 --
 -- The server answers some commits before they are on disk, so a crash or a failover may undo what a
--- relay has been told. It must not write on top of that what it has in memory, and behind a pooler it
--- may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and every relay
--- has to take its destinations again.
+-- relay has been told. After that, the relay must not write what it has in memory, and behind a
+-- pooler it may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and
+-- every relay has to take its destinations again.
 --
 -- A relay with a session of its own also holds the advisory lock (outbox_internal.relay_locks(),
 -- number of the destination) in it. Another relay that gets this lock knows that the session has
 -- ended, and does not wait for the end of the lease.
 --
--- The advisory lock with the number 0 is the wake lock. A relay that has nothing to do holds it while
--- it sleeps. Enqueues try to share it (outbox_internal.wake_outside()); one that cannot sends a
--- notification, and one that can keeps it until its transaction ends. So no relay goes to sleep while
--- there is a transaction whose events nobody would tell it of.
+-- The advisory lock with the number 0 is the wake lock. A relay that has nothing to do holds it
+-- while it sleeps. Enqueues try to share it (outbox_internal.wake_outside()); one that cannot sends
+-- a notification, and one that can keeps it until its transaction ends. So no relay goes to sleep
+-- while there is a transaction whose events it would not be told of.
 
 CREATE TABLE outbox.relay (
     id           uuid        PRIMARY KEY,
@@ -86,13 +86,13 @@ COMMENT ON COLUMN outbox.relay_status.number IS 'number of the destination';
 COMMENT ON COLUMN outbox.relay_status.relay IS 'process that reported them';
 COMMENT ON COLUMN outbox.relay_status.reported_at IS 'when they were reported';
 
+-- Returns the class of the advisory locks of relays outside the server.
 CREATE FUNCTION outbox_internal.relay_locks()
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT 1869968482; -- "outb"; extension/base/wake_outside.cpp has it again
 END;
-COMMENT ON FUNCTION outbox_internal.relay_locks() IS 'class of the advisory locks of relays outside the server';
 
 -- Tells relays outside the server that an operator, or a change of a destination, wants their
 -- attention.
@@ -104,14 +104,13 @@ BEGIN ATOMIC
     SELECT pg_notify('outbox_wake', 'operate')
      WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.leased_until > clock_timestamp() AND r.direct);
 END;
-COMMENT ON FUNCTION outbox_internal.tell_relays() IS 'makes relays outside the server apply decisions of operators at commit';
 
 -- ------------------------------------------------------------------------------------------------
 -- Leases
 -- ------------------------------------------------------------------------------------------------
 
--- Whether nobody serves the destination: its relay is gone, or has not renewed its lease. That of a
--- relay inside the server is none of ours.
+-- Returns whether a destination has no relay outside the server: its relay is gone, or has not
+-- renewed its lease. The lease of a relay inside the server does not count.
 CREATE FUNCTION outbox_internal.is_free(cursor outbox.cursor)
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -124,14 +123,13 @@ BEGIN ATOMIC
                               AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
                               AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid::bigint = cursor.number);
 END;
-COMMENT ON FUNCTION outbox_internal.is_free(outbox.cursor) IS 'returns whether a destination has no relay outside the server';
 
--- Renews the lease of a relay, and tells it what it has to know:
+-- Renews the lease of a relay outside the server, and returns what the relay has to know.
 --
 --   configuration  changes when settings or destinations may have changed
 --   resting        the wake lock is held, by this session or by another relay that sleeps
 --   holds_lock     by this session
---   free           numbers of destinations that nobody serves
+--   free           numbers of destinations that no relay serves
 --   lost           those of `held` whose token has changed
 --   work           those of `idle` that have events after their frontier, or retries that are due
 --   paused         those of `held` that an operator has paused
@@ -196,11 +194,10 @@ BEGIN
                     WHERE c.number = i.number AND e.next_retry_at <= soon AND e.next_retry_at <= clock_timestamp()
                       AND e.lock_token IS NULL);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_beat(uuid, text, text, interval, boolean, integer[], bigint[], integer[], text[], boolean) IS
-    'renews the lease of a relay outside the server';
 
--- Ends the rest of a relay that holds the wake lock. Relays that rest without it, because this one had
--- it, are told: from now on enqueues notify nobody, unless another one takes it.
+-- Gives up the wake lock of a relay outside the server, which ends its rest. Relays that rest
+-- without it, because this one had it, are notified: from now on enqueues send no notification,
+-- unless another relay takes it.
 CREATE FUNCTION outbox_internal.relay_wake(id uuid)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -210,9 +207,8 @@ BEGIN ATOMIC
     SELECT pg_notify('outbox_wake', 'rest')
      WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.id <> $1 AND r.leased_until > clock_timestamp() AND r.direct);
 END;
-COMMENT ON FUNCTION outbox_internal.relay_wake(uuid) IS 'gives up the wake lock of a relay outside the server';
 
--- The row of a destination, locked, if the token is ours.
+-- Locks a destination for the relay that has its token, and returns its row.
 CREATE FUNCTION outbox_internal.relay_lock(number integer, lease bigint, OUT outcome text, OUT destination name)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -228,10 +224,10 @@ BEGIN
                         THEN 'busy' ELSE 'lost' END;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_lock(integer, bigint) IS 'locks a destination for the relay that has its token';
 
--- Takes a destination that is free, or that this relay serves already under an older token. The
--- token is NULL if it is not free. Error 55P03: somebody else has the lock, usually an operator.
+-- Makes a relay outside the server take a destination that is free, or that it serves already under
+-- an older token. The token is NULL if it is not free. Error 55P03: another session has the lock,
+-- usually that of an operator.
 CREATE FUNCTION outbox_internal.relay_take(
     id     uuid,
     number integer,
@@ -284,10 +280,10 @@ BEGIN
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_take(uuid, integer, boolean) IS 'makes a relay outside the server the one of a destination';
 
--- What a relay must know before it reads: positions of events in outbox.delivery that the cursor has
--- not passed (all of them if `done` is NULL), keys that are held, and whether it is paused.
+-- Returns what a relay outside the server must know before it reads: positions of events in
+-- outbox.delivery that the cursor has not passed (all of them if `done` is NULL), keys that are
+-- held, and whether it is paused.
 CREATE FUNCTION outbox_internal.relay_begin(
     number integer,
     lease  bigint,
@@ -314,8 +310,8 @@ BEGIN
     held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
     SELECT c.paused INTO paused FROM outbox.cursor AS c WHERE c.number = relay_begin.number;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_begin(integer, bigint, text) IS 'what a relay outside the server must know when it starts';
 
+-- Returns the decisions of operators, for a relay outside the server.
 CREATE FUNCTION outbox_internal.relay_follow(
     number integer,
     lease  bigint,
@@ -335,7 +331,6 @@ BEGIN
     outcome := CASE WHEN FOUND THEN 'ok' ELSE 'lost' END;
     held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_follow(integer, bigint) IS 'decisions of operators, for a relay outside the server';
 
 -- Gives up all destinations of a relay that ends, so that others need not wait.
 CREATE FUNCTION outbox_internal.relay_leave(id uuid)
@@ -345,20 +340,19 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     UPDATE outbox.cursor AS c SET relay = NULL, relay_locks = false WHERE c.relay = $1;
     DELETE FROM outbox.relay_status AS s WHERE s.relay = $1;
-    -- And rows of relays that ended without a word.
+    -- This also removes rows of relays that ended without notice.
     DELETE FROM outbox.relay AS r WHERE r.id = $1 OR r.leased_until < clock_timestamp() - interval '1 day';
     DELETE FROM outbox.relay_lease AS t WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = t.number);
     SELECT outbox_internal.tell_relays();
 END;
-COMMENT ON FUNCTION outbox_internal.relay_leave(uuid) IS 'gives up the destinations of a relay outside the server';
 
 -- ------------------------------------------------------------------------------------------------
 -- Reading
 -- ------------------------------------------------------------------------------------------------
 
--- Sessions keep plans. One that was made while a segment was empty would scan it as a whole when it is
--- full, so functions that look into the log use its index, whatever the planner thinks of it; and such a
--- plan has a price at which it would be compiled.
+-- Sessions keep plans. One that was made while a segment was empty would scan it as a whole when it
+-- is full, so functions that look into the log use its index, whatever the planner estimates; and
+-- at the estimated cost of such a plan, JIT would compile it.
 
 -- A relay must not look on from where it was before a crash: transactions that the crash undid are
 -- replaced by others with the same numbers, which it would pass over.
@@ -374,7 +368,8 @@ END $$;
 COMMENT ON FUNCTION outbox_internal.refuse_after_crash() IS 'raises an error, for a relay that was at work before the server was recovered';
 
 -- No event may leave before its transaction is on disk. With synchronous_commit = off it may be
--- visible before. Somebody's commit or the WAL writer flushes it soon; otherwise our own commit does.
+-- visible before. Another commit or the WAL writer flushes it soon; otherwise the commit of this
+-- transaction does.
 CREATE FUNCTION outbox_internal.flush_commits()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -395,8 +390,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.flush_commits() IS 'makes sure that what is visible will be on disk when the transaction has committed';
 
--- Looks for the window from a snapshot to now: see window.sql. The first row has only the first
--- columns:
+-- Looks for new events, for a relay outside the server: in the window from a snapshot to now, see
+-- window.sql. The first row has only the first columns:
 --
 --   window_end     end of the window; NULL if the destination has to wait (outbox_internal.shards_hold())
 --   found          number of its events, of all destinations; max_events + 1 if there are more, or if
@@ -483,12 +478,11 @@ BEGIN
         PERFORM outbox_internal.flush_commits();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_look(integer, text[], text, text, bigint, integer) IS
-    'looks for new events, for a relay outside the server';
 
--- Looks for new events of many destinations that had none: for each frontier the window since then, and
--- which of the destinations that stand there select an event of it. All of them do if there are more
--- than max_events, which nobody looks at. Pattern i is of the destination pattern_of[i].
+-- Looks for new events of many destinations that had none, for a relay outside the server. For each
+-- frontier it looks at the window since then, and tells which of the destinations that stand there
+-- select an event of it. If there are more than max_events, none is looked at, and all destinations
+-- count. Pattern i is of the destination pattern_of[i].
 CREATE FUNCTION outbox_internal.relay_probe(
     numbers    integer[],
     frontiers  text[],
@@ -535,12 +529,11 @@ BEGIN
                             LIMIT at_most) AS e
                     GROUP BY e.topic, e.only_to) AS t) AS w;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_probe(integer[], text[], text[], integer[], integer) IS
-    'looks for new events of many destinations, for a relay outside the server';
 
--- Tells where the events of a large window are, above a position: of the next events, at most
--- max_entries, those that the destination selects, in order of position. All events up to
--- `last_position` have been looked at; `complete` says that the window has no more.
+-- Tells a relay outside the server where the events of a large window are. Of the next events above
+-- a position, at most max_entries, it returns those that the destination selects, in order of
+-- position. All events up to `last_position` have been looked at; `complete` says that the window
+-- has no more.
 --
 -- A call reads those rows only whose positions lie in a range that has about max_entries events. The
 -- index passes over the others.
@@ -618,12 +611,10 @@ BEGIN
         PERFORM outbox_internal.flush_commits();
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_entries(integer, text[], text, text, text, bigint, bigint, integer) IS
-    'tells a relay outside the server where the events of a large window are';
 
--- Returns the rows at these places, in order of position. A segment is emptied only when its
--- destinations have settled what they select of it, so a row at a place may be another one by now,
--- but none that this destination waits for: the relay compares positions.
+-- Returns the rows of the log at these places, in order of position. A segment is emptied only when
+-- its destinations have settled what they select of it. So there may be another row at a place by
+-- now, but only if this destination does not wait for the first one: the relay compares positions.
 CREATE FUNCTION outbox_internal.relay_rows(segment integer, places tid[])
 RETURNS SETOF outbox.event
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
@@ -638,13 +629,12 @@ BEGIN
         WHEN 3 THEN RETURN QUERY SELECT * FROM outbox.event_3 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
     END CASE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_rows(integer, tid[]) IS 'rows of the log, for a relay outside the server';
 
 -- ------------------------------------------------------------------------------------------------
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Pauses a destination that has said that it is gone.
+-- Pauses a destination that has said that it is gone, for a relay outside the server.
 CREATE FUNCTION outbox_internal.relay_pause(number integer, lease bigint, why text)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -660,11 +650,10 @@ BEGIN
     END IF;
     RETURN outcome;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_pause(integer, bigint, text) IS 'pauses a destination that is gone, for a relay outside the server';
 
--- Saves the cursor and its counters, unless `done` is NULL, and receipts, and removes transactions
--- that the cursor has passed: of line i the numbers from firsts[i] up to lasts[i]. `durable`: it is on
--- disk when the call returns.
+-- Saves the cursor of a relay outside the server with its counters, unless `done` is NULL, and its
+-- receipts. Removes transactions that the cursor has passed: of line i the numbers from firsts[i]
+-- up to lasts[i]. `durable`: it is on disk when the call returns.
 CREATE FUNCTION outbox_internal.relay_save(
     number      integer,
     lease       bigint,
@@ -713,10 +702,8 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
     RETURN outcome;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_save(integer, bigint, text, text, bigint, boolean, uuid[], bigint[], double precision[], text[], bigint[], bigint[], bigint, bigint, bigint) IS
-    'saves the cursor of a relay outside the server';
 
--- Seconds until the next retry of a destination is due; NULL if there is none.
+-- Returns the seconds until the next retry of a destination is due; NULL if there is none.
 CREATE FUNCTION outbox_internal.next_retry(destination name)
 RETURNS double precision
 LANGUAGE sql VOLATILE
@@ -728,11 +715,11 @@ BEGIN ATOMIC
      ORDER BY d.next_retry_at
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox_internal.next_retry(name) IS 'seconds until the next retry of a destination is due';
 
--- Records what became of events in trouble. Arrays of one kind belong together. `settled_from` and
--- `committed` are those of settle_retries(), or NULL. Returns the keys that are free now, how often
--- each of the refused events has failed, and which are dead letters.
+-- Records the outcome of events in trouble, for a relay outside the server. Arrays of one kind
+-- belong together. `settled_from` and `committed` are those of settle_retries(), or NULL. Returns
+-- the keys that are free now, how often each of the refused events has failed, and which are dead
+-- letters.
 CREATE FUNCTION outbox_internal.relay_record(
     number             integer,
     lease              bigint,
@@ -799,12 +786,10 @@ BEGIN
     next_retry := outbox_internal.next_retry(target);
     PERFORM set_config('synchronous_commit', 'off', true);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_record(integer, bigint, uuid, xid8[], bigint[], xid8[], bigint[], text[], integer[], xid8[], bigint[], text[], boolean[], xid8[], bigint[], bigint[], bigint[], text[], bigint[], bigint[]) IS
-    'records events in trouble, for a relay outside the server';
 
--- Takes retries that are due. With `hurry`, up to that many events that waited for the end of an
--- outage become due first. The first row has only the first columns; `hurried` is the number of
--- events that became due.
+-- Takes retries that are due, for a relay outside the server. With `hurry`, up to that many events
+-- that waited for the end of an outage become due first. The first row has only the first columns;
+-- `hurried` is the number of events that became due.
 CREATE FUNCTION outbox_internal.relay_retries(
     number     integer,
     lease      bigint,
@@ -875,13 +860,12 @@ BEGIN
       ORDER BY d.position);
     PERFORM set_config('synchronous_commit', 'off', true);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_retries(integer, bigint, uuid, integer, integer, bigint) IS
-    'takes retries that are due, for a relay outside the server';
 
 -- ------------------------------------------------------------------------------------------------
 -- Exactly once: see transaction.sql
 -- ------------------------------------------------------------------------------------------------
 
+-- Applies what a destination knows of its transactions, for a relay outside the server.
 CREATE FUNCTION outbox_internal.relay_recover(
     number    integer,
     lease     bigint,
@@ -908,8 +892,6 @@ BEGIN
                       UNION SELECT p FROM outbox_internal.delivered_positions(target) AS p
                       ORDER BY 1);
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_recover(integer, bigint, text, bigint[]) IS
-    'applies what a destination knows of its transactions, for a relay outside the server';
 
 -- The row is on disk when the call returns, also on the disks of synchronous standbys.
 CREATE FUNCTION outbox_internal.relay_note(
@@ -962,8 +944,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.relay_report(uuid, jsonb) IS 'stores figures of a relay outside the server';
 
--- Does what is due for the log, and returns the seconds until it wants to be called again; NULL if it
--- need not be called. Several relays may call it.
+-- Does what is due for the log where no keeper does, and returns the seconds until it wants to be
+-- called again; NULL if it need not be called. Several relays may call it.
 CREATE FUNCTION outbox_internal.relay_maintain()
 RETURNS double precision
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -971,4 +953,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.maintain();
 END;
-COMMENT ON FUNCTION outbox_internal.relay_maintain() IS 'looks after the log where no keeper does';

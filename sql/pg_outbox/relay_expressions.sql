@@ -3,6 +3,8 @@
 -- selects, with the payload that the destination gets. `fault` is why an event cannot be sent: it
 -- becomes a dead letter. The relay runs them with a statement_timeout.
 
+-- Returns what a relay outside the server must know when it starts, and why it cannot evaluate
+-- expressions.
 CREATE FUNCTION outbox_internal.relay_begin_expressions(
     number integer,
     lease  bigint,
@@ -23,10 +25,9 @@ BEGIN
         trouble := outbox_internal.expression_trouble((SELECT c.destination FROM outbox.cursor AS c WHERE c.number = $1));
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_begin_expressions(integer, bigint, text) IS
-    'what a relay outside the server must know when it starts, and why it cannot evaluate expressions';
 
--- Destinations that have expressions, and why these cannot be evaluated; NULL if they can.
+-- Returns the destinations that have expressions, and why these cannot be evaluated; NULL if they
+-- can.
 CREATE FUNCTION outbox_internal.relay_check_expressions(OUT number integer, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -39,8 +40,8 @@ BEGIN ATOMIC
         OR outbox_internal.destination_option(c.destination, 'payload') IS NOT NULL
      ORDER BY c.number;
 END;
-COMMENT ON FUNCTION outbox_internal.relay_check_expressions() IS 'whether expressions of destinations can be evaluated, for outbox-relay --check';
 
+-- Looks for new events, for a relay outside the server with expressions.
 CREATE FUNCTION outbox_internal.relay_look_expressions(
     number           integer,
     patterns         text[],
@@ -98,9 +99,8 @@ BEGIN
          ORDER BY (a.event).position;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_look_expressions(integer, text[], text, text, bigint, integer) IS
-    'looks for new events, for a relay outside the server with expressions';
 
+-- Returns rows of the log, for a relay outside the server with expressions.
 CREATE FUNCTION outbox_internal.relay_rows_expressions(number integer, segment integer, places tid[])
 RETURNS TABLE (
     "position"      bigint,
@@ -136,8 +136,6 @@ BEGIN
       FROM outbox_internal.apply_expressions(destination, events) AS a
      ORDER BY (a.event).position;
 END $$;
-COMMENT ON FUNCTION outbox_internal.relay_rows_expressions(integer, integer, tid[]) IS
-    'rows of the log, for a relay outside the server with expressions';
 
 -- Retries that the filter does not select leave outbox.delivery. `freed_keys`, in the first row, are
 -- the keys that no row holds any more.

@@ -14,19 +14,19 @@
 -- that come before the cursors, or after a relay has gone on, are delivered to all destinations. A
 -- cursor that comes after events has settled nothing.
 
--- Returns the highest of these numbers.
+-- Returns the highest xid of events from a restored dump.
 CREATE FUNCTION outbox_internal.last_restored_xid()
 RETURNS xid8
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
     SELECT '600'::xid8;
 END;
-COMMENT ON FUNCTION outbox_internal.last_restored_xid() IS 'highest xid of events from a restored dump';
 
 -- ---------------------------------------------------------------------------------------------
 -- Events
 -- ---------------------------------------------------------------------------------------------
 
+-- Adapts a restored event to this database.
 CREATE FUNCTION outbox_internal.adopt_event()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -48,7 +48,6 @@ BEGIN
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.adopt_event() IS 'adapts a restored event to this database';
 
 DO $$
 BEGIN

@@ -13,8 +13,8 @@ BEGIN ATOMIC
            SET topics = excluded.topics, follows = excluded.follows,
                granted_by = excluded.granted_by, granted_at = excluded.granted_at;
 END;
-COMMENT ON FUNCTION outbox_internal.set_topics(regrole, text, text, boolean, name) IS 'sets the topics of a right';
 
+-- Removes the topics of a right.
 CREATE FUNCTION outbox_internal.forget_topics(role regrole, right_to text)
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -29,7 +29,6 @@ BEGIN ATOMIC
     UPDATE outbox.producer AS p SET follows = false WHERE p.role = forget_topics.role;
     DELETE FROM outbox.producer AS p WHERE p.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r); -- dropped roles
 END;
-COMMENT ON FUNCTION outbox_internal.forget_topics(regrole, text) IS 'removes the topics of a right';
 
 -- Lets a role enqueue events of topics that match one of the patterns ('video.*, user.events'). If
 -- it is granted again, the new patterns replace the old. Errors: 22023 a pattern is empty; 42704
@@ -43,8 +42,8 @@ BEGIN ATOMIC
     SELECT outbox_internal.set_topics(role, 'produce', topics, false, caller);
     UPDATE outbox.producer AS p SET topics = grant_produce.topics WHERE p.role = grant_produce.role AND p.follows;
 END;
-COMMENT ON FUNCTION outbox.grant_produce(regrole, text, outbox_internal.caller) IS 'lets a role enqueue events of some topics';
 
+-- Revokes the right to enqueue events.
 CREATE FUNCTION outbox.revoke_produce(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -53,8 +52,8 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'produce');
     SELECT outbox_internal.forget_topics(role, 'produce');
 END;
-COMMENT ON FUNCTION outbox.revoke_produce(regrole) IS 'revokes the right to enqueue events';
 
+-- Lets a role operate destinations.
 CREATE FUNCTION outbox.grant_operate(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -62,8 +61,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.grant_right(role, 'operate');
 END;
-COMMENT ON FUNCTION outbox.grant_operate(regrole) IS 'lets a role operate destinations';
 
+-- Revokes the right to operate destinations.
 CREATE FUNCTION outbox.revoke_operate(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -71,8 +70,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'operate');
 END;
-COMMENT ON FUNCTION outbox.revoke_operate(regrole) IS 'revokes the right to operate destinations';
 
+-- Lets a role read the health, status and figures of destinations.
 CREATE FUNCTION outbox.grant_monitor(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -80,8 +79,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.grant_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION outbox.grant_monitor(regrole) IS 'lets a role read the health, status and figures of destinations';
 
+-- Revokes the right to read the health, status and figures of destinations.
 CREATE FUNCTION outbox.revoke_monitor(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -89,7 +88,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'monitor');
 END;
-COMMENT ON FUNCTION outbox.revoke_monitor(regrole) IS 'revokes the right to read the health, status and figures of destinations';
 
 -- Lets a role capture tables that it owns, and produce events of topics that match one of the
 -- patterns from them. Without patterns it uses those of outbox.grant_produce(), called before or
@@ -106,8 +104,8 @@ BEGIN ATOMIC
                                                 WHERE p.role = grant_capture.role AND p.right_to = 'produce'), '*'),
                              topics IS NULL, caller);
 END;
-COMMENT ON FUNCTION outbox.grant_capture(regrole, text, outbox_internal.caller) IS 'lets a role capture its tables';
 
+-- Revokes the right to capture tables.
 CREATE FUNCTION outbox.revoke_capture(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -116,10 +114,9 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'capture');
     SELECT outbox_internal.forget_topics(role, 'capture');
 END;
-COMMENT ON FUNCTION outbox.revoke_capture(regrole) IS 'revokes the right to capture tables';
 
--- Lets a role run outbox-relay: it reads all events, and the options and credentials of destinations
--- whose relay is outside the server.
+-- Lets a role deliver events from outside the server, with outbox-relay. The role reads all events,
+-- and the options and credentials of destinations whose relay is outside the server.
 CREATE FUNCTION outbox.grant_relay(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -127,8 +124,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.grant_right(role, 'relay');
 END;
-COMMENT ON FUNCTION outbox.grant_relay(regrole) IS 'lets a role deliver events from outside the server, with outbox-relay';
 
+-- Revokes the right to deliver events from outside the server.
 CREATE FUNCTION outbox.revoke_relay(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -136,4 +133,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'relay');
 END;
-COMMENT ON FUNCTION outbox.revoke_relay(regrole) IS 'revokes the right to deliver events from outside the server';

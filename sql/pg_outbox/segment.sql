@@ -1,6 +1,6 @@
--- Returns the condition over e for events of the log that a destination holds: it selects them, has
--- not settled them, and has no copy in outbox.delivery. $1 is its name, $2 its topics as patterns,
--- $3 its number; it has settled $4, and of $5 the events up to $6.
+-- Returns the condition over e for events of the log that a destination holds. It selects them, has
+-- not settled them, and has no copy of them in outbox.delivery. $1 is its name, $2 its topics as
+-- patterns, $3 its number; it has settled $4, and of $5 the events up to $6.
 CREATE FUNCTION outbox_internal.held_condition()
 RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -10,7 +10,6 @@ BEGIN ATOMIC
             AND (e.position <= $6 AND pg_visible_in_snapshot(e.xid, $5)) IS NOT TRUE
             AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = $1 AND d.position = e.position)';
 END;
-COMMENT ON FUNCTION outbox_internal.held_condition() IS 'condition for events of the log that a destination holds';
 
 -- Returns the destinations that have not settled all of a segment, by their saved cursors. A
 -- destination without a cursor of this cluster holds all of it. An event that a destination does
@@ -63,11 +62,11 @@ BEGIN
     END LOOP;
     RETURN holders;
 END $$;
-COMMENT ON FUNCTION outbox_internal.servers_holding(integer) IS 'destinations that have not settled all events that they select of a segment';
 
--- Does that for endpoints that are behind. There may be thousands, so the segment is read at most once:
--- it is enough to know the last transaction of each topic. Events in batches are looked for one by one,
--- but only those of transactions between the first and the last one of the segment.
+-- Returns the endpoints that are behind and have not settled all events that they select of a
+-- segment. There may be thousands, so the segment is read at most once: it is enough to know the
+-- last transaction of each topic. Events in batches are looked for one by one, but only those of
+-- transactions between the first and the last one of the segment.
 CREATE FUNCTION outbox_internal.endpoints_holding(number integer)
 RETURNS name[]
 LANGUAGE plpgsql STABLE STRICT
@@ -128,8 +127,9 @@ BEGIN
         INTO holders;
     RETURN coalesce(holders, '{}');
 END $$;
-COMMENT ON FUNCTION outbox_internal.endpoints_holding(integer) IS 'endpoints that have not settled all events that they select of a segment';
 
+-- Returns the destinations and endpoints that have not settled all events that they select of a
+-- segment.
 CREATE FUNCTION outbox.segment_held_by(number integer)
 RETURNS name[]
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
@@ -137,7 +137,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.servers_holding(number) || outbox_internal.endpoints_holding(number);
 END;
-COMMENT ON FUNCTION outbox.segment_held_by(integer) IS 'destinations and endpoints that have not settled all events that they select of a segment';
 
 -- Without any destination, events wait for the first one.
 CREATE FUNCTION outbox_internal.segment_is_free(number integer)

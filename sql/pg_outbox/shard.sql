@@ -1,4 +1,5 @@
--- What a node of a Citus cluster knows of its shards and positions: see native/citus/. On any other server there is nothing.
+-- What a node of a Citus cluster knows of its shards and positions: see native/citus/. On any other
+-- server these tables are empty.
 
 CREATE TABLE outbox.arriving_shard (
     shard      bigint      PRIMARY KEY,

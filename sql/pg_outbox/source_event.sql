@@ -1,7 +1,8 @@
 -- Events that outbox.enqueue() has written for source events.
 
--- Returns NULL, and remembers the event, if it is the first of its kind for the source event;
--- otherwise returns the id of the event that was enqueued before.
+-- Remembers an event of a source event, or returns the earlier one. Returns NULL if the event is
+-- the first of its kind for the source event; otherwise the id of the event that was enqueued
+-- before.
 CREATE FUNCTION outbox_internal.claim_source_event(
     source_event_id uuid,
     aggregate_type  text,
@@ -32,10 +33,8 @@ BEGIN
         -- The row was removed in between.
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.claim_source_event(uuid, text, text, text, uuid) IS
-    'remembers an event of a source event, or returns the earlier one';
 
--- The keeper calls this. Returns whether there are more old rows.
+-- Removes old source events; the keeper calls this. Returns whether there are more old rows.
 CREATE FUNCTION outbox_internal.forget_source_events()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -58,4 +57,3 @@ BEGIN
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     RETURN forgotten = at_once;
 END $$;
-COMMENT ON FUNCTION outbox_internal.forget_source_events() IS 'removes old source events';

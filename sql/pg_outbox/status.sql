@@ -53,8 +53,9 @@ SELECT d.name AS destination,
   LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name;
 COMMENT ON VIEW outbox_internal.destination_state IS 'state of destinations and of their relays';
 
--- Batches and events in trouble are counted once for all destinations: a plan that reads all of them for
--- each destination is what the planner makes while one destination has most of them.
+-- Batches and events in trouble are counted once for all destinations: while one destination has
+-- most of them, the planner would otherwise make a plan that reads all of them for each
+-- destination.
 CREATE VIEW outbox_internal.destination_figures AS
 WITH open AS MATERIALIZED (
     SELECT b.destination, sum(cardinality(b.positions))::bigint AS events, min(b.oldest) AS oldest,
@@ -95,8 +96,8 @@ COMMENT ON COLUMN outbox_internal.destination_figures.oldest_outside_log IS 'the
 
 CREATE VIEW outbox_internal.destination_status AS
 SELECT s.*,
-       -- A relay that reads knows its oldest event; otherwise the log is searched. One that is idle has
-       -- nothing, unless it sleeps by mistake.
+       -- A relay that reads knows its oldest event; otherwise the log is searched. An idle relay
+       -- has nothing to read, unless it sleeps by mistake.
        clock_timestamp() - least(CASE
                                    WHEN s.oldest_unsettled IS NOT NULL THEN s.oldest_unsettled
                                    WHEN s.relay_state IN ('delivering', 'throttled') THEN NULL
@@ -118,7 +119,7 @@ SELECT s.destination, s.state, s.state_since, s.pid, s.published, s.failures, s.
        s.client_queue, s.connects, s.disconnects, s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
   FROM outbox_internal.destination_status AS s;
 COMMENT ON VIEW outbox.status IS 'state of every destination: whether it is stuck, since when and why';
-COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server; default: outbox.default_destination';
+COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server, or default for outbox.default_destination';
 COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull if events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
@@ -152,9 +153,10 @@ COMMENT ON COLUMN outbox.status.latency_buckets IS
     'since the relay started, events that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to confirmed, and all events; without those that are delivered again';
 COMMENT ON COLUMN outbox.status.latency_sum IS 'sum of their latencies, in seconds';
 
--- Returns the number of events that a destination selects and has not settled, dead letters and
--- replays apart. An endpoint that is live has none outside its relay. Reads the log from the cursor on, so it takes long where much waits. What a relay has
--- settled since it last saved the cursor still counts.
+-- Returns the exact number of events that a destination selects and has not settled, dead letters
+-- and replays apart. An endpoint that is live has none outside its relay. Reads the log from the
+-- cursor on, so it takes long where much waits. What a relay has settled since it last saved the
+-- cursor still counts.
 -- Errors: 42704 there is no such destination.
 CREATE FUNCTION outbox.backlog(destination name)
 RETURNS bigint
@@ -183,7 +185,6 @@ BEGIN
                WHERE d.destination = $1 AND d.state IN ('PENDING', 'RETRY') AND d.operation IS NULL)
            + (SELECT coalesce(sum(cardinality(b.positions)), 0) FROM outbox.batch AS b WHERE b.destination = $1);
 END $$;
-COMMENT ON FUNCTION outbox.backlog(name) IS 'exact number of events that a destination has not settled; reads them';
 
 -- The address is shown without user, password and query, which may have secrets; options of user
 -- mappings are not shown.
@@ -213,14 +214,14 @@ END;
 COMMENT ON FUNCTION outbox_internal.list_destinations() IS 'rows of outbox.destinations';
 
 CREATE VIEW outbox.destinations AS SELECT * FROM outbox_internal.list_destinations();
-COMMENT ON VIEW outbox.destinations IS 'destinations: where events go, and which';
-COMMENT ON COLUMN outbox.destinations.destination IS 'name of the foreign server; default: outbox.default_destination';
+COMMENT ON VIEW outbox.destinations IS 'destinations: where events go, and which events';
+COMMENT ON COLUMN outbox.destinations.destination IS 'name of the foreign server, or default for outbox.default_destination';
 COMMENT ON COLUMN outbox.destinations.state IS 'as in outbox.status';
 COMMENT ON COLUMN outbox.destinations.url IS 'address, without user, password and query';
 COMMENT ON COLUMN outbox.destinations.topics IS 'topics that it takes';
 COMMENT ON COLUMN outbox.destinations.backlog_at_most IS 'events not settled, as an upper bound; outbox.backlog() counts them';
 COMMENT ON COLUMN outbox.destinations.dead_letters IS 'events that wait for a decision, those of its endpoints included';
-COMMENT ON COLUMN outbox.destinations.relay IS 'internal: a worker of the server; external: outbox-relay; none: events are fetched';
+COMMENT ON COLUMN outbox.destinations.relay IS 'internal for a worker of the server, external for outbox-relay, none if events are fetched';
 COMMENT ON COLUMN outbox.destinations.paused IS 'whether an operator has paused it';
 COMMENT ON COLUMN outbox.destinations.failing_since IS 'as in outbox.status';
 COMMENT ON COLUMN outbox.destinations.next_attempt_at IS 'as in outbox.status';

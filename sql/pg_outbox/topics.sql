@@ -1,4 +1,5 @@
--- Finds destinations whose option `topics` is misspelt. Such an option is valid, and nothing arrives.
+-- Finds destinations whose option `topics` is misspelt. Such an option is valid, but no event
+-- arrives.
 
 -- Returns the topics in use: of the last 10,000 events, the latest first, and of captured tables.
 -- NULL for a captured table whose topics are in a column.
@@ -16,7 +17,6 @@ BEGIN ATOMIC
     UNION ALL
     SELECT CASE WHEN c.topic_column IS NULL THEN c.topic END FROM outbox.captured AS c;
 END;
-COMMENT ON FUNCTION outbox_internal.topics_in_use() IS 'topics of the last events and of captured tables';
 
 -- Returns whether topics are in use, and a destination selects none of them. A topic that a role was
 -- granted counts as selected, because its events may come.
@@ -37,8 +37,8 @@ BEGIN
     in_use := ARRAY(SELECT * FROM outbox_internal.topics_in_use());
     RETURN in_use <> '{}' AND NOT EXISTS (SELECT FROM unnest(in_use) AS topic WHERE topic IS NULL OR topic LIKE ANY (selected));
 END $$;
-COMMENT ON FUNCTION outbox.selects_nothing(name) IS 'returns whether the option topics of a destination fits no event seen and no captured table';
 
+-- Warns if the option topics of a destination fits no event seen and no captured table.
 CREATE FUNCTION outbox_internal.warn_of_unknown_topics(destination name)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -54,4 +54,3 @@ BEGIN
                   HINT = 'Check the option "topics". The topic of an event is <aggregate type>.events unless another is given, and * matches any characters.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.warn_of_unknown_topics(name) IS 'warns if the option topics of a destination fits no event seen and no captured table';

@@ -1,10 +1,10 @@
 -- Transactions of destinations that take events exactly once: which events each one has. The relay
 -- writes a row, and waits for the disk, before the destination commits the transaction. The
--- destination keeps the number, so that after a crash the relay knows which rows are true
--- (lib/core/transactions.hpp has the protocol).
+-- destination keeps the number, so that after a crash the relay knows which transactions took
+-- effect (lib/core/transactions.hpp has the protocol).
 --
--- Of each line the row with the highest number stays, without events once the cursor has passed them:
--- a destination that knows of a later transaction has outlived commits of this database. Rows are not
+-- The row with the highest number of each line stays, without events once the cursor has passed
+-- them: if a destination knows of a later transaction, this database has lost commits. Rows are not
 -- dumped, because a restored database is another one to the destination.
 CREATE TABLE outbox.transaction (
     destination name           NOT NULL,
@@ -21,7 +21,8 @@ COMMENT ON COLUMN outbox.transaction.number IS 'number that the destination keep
 COMMENT ON COLUMN outbox.transaction.positions IS 'positions of its events that were read from the log';
 COMMENT ON COLUMN outbox.transaction.retries IS 'positions of its events that came from outbox.delivery, where they still are';
 
--- Writes a row. A row with the same number belongs to a transaction that was rolled back.
+-- Records which events a transaction has. A row with the same number belongs to a transaction that
+-- was rolled back.
 CREATE FUNCTION outbox_internal.note_transaction(
     destination name, line integer, number bigint, positions int8multirange, retries int8multirange)
 RETURNS void
@@ -32,8 +33,6 @@ BEGIN ATOMIC
         ON CONFLICT (destination, line, number) DO UPDATE
        SET positions = excluded.positions, retries = excluded.retries;
 END;
-COMMENT ON FUNCTION outbox_internal.note_transaction(name, integer, bigint, int8multirange, int8multirange) IS
-    'records which events a transaction has';
 
 -- Records that confirmed retries have left outbox.delivery: of rows above `passed` and up to
 -- `committed`, by line.
@@ -47,11 +46,9 @@ BEGIN ATOMIC
      WHERE t.destination = $1 AND t.retries <> '{}'
        AND t.number > passed[t.line + 1] AND t.number <= committed[t.line + 1];
 END;
-COMMENT ON FUNCTION outbox_internal.settle_retries(name, bigint[], bigint[]) IS
-    'records that confirmed retries have left outbox.delivery';
 
--- Removes rows that the cursor has passed, from `first` on. Of `last` the number stays. The lower
--- bound skips rows that are dead and kept by an old snapshot.
+-- Removes transactions that the cursor has passed, from `first` on. The number of `last` stays. The
+-- lower bound skips rows that are dead and kept by an old snapshot.
 CREATE FUNCTION outbox_internal.forget_transactions(destination name, line integer, first bigint, last bigint)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -62,14 +59,12 @@ BEGIN ATOMIC
     UPDATE outbox.transaction AS t SET positions = '{}', retries = '{}'
      WHERE t.destination = $1 AND t.line = $2 AND t.number = last;
 END;
-COMMENT ON FUNCTION outbox_internal.forget_transactions(name, integer, bigint, bigint) IS
-    'removes transactions that the cursor has passed';
 
--- Applies what the destination knows when a relay starts: `committed` has the number of the last
--- transaction of each line, null if it knows of none. Events of the others are not delivered, as far
--- as is known. Returns the number of events that the destination may have although it does not
--- know of their transactions any more, and the number of transactions that it has and the database
--- does not know of: in both cases events may be delivered twice.
+-- Applies what a destination knows of its transactions when a relay starts. `committed` has the
+-- number of the last transaction of each line, null if it knows of none. Events of the others are
+-- not delivered, as far as is known. Returns the number of events that the destination may have
+-- although it does not know of their transactions any more, and the number of transactions that it
+-- has and the database does not know of: in both cases events may be delivered twice.
 CREATE FUNCTION outbox_internal.recover_transactions(
     destination name,
     committed   bigint[],
@@ -108,8 +103,6 @@ BEGIN
     UPDATE outbox.transaction AS t SET positions = t.positions + t.retries, retries = '{}'
      WHERE t.destination = $1 AND t.retries <> '{}';
 END $$;
-COMMENT ON FUNCTION outbox_internal.recover_transactions(name, bigint[]) IS
-    'applies what the destination knows of its transactions when a relay starts';
 
 -- Returns the positions of events that the destination has and the cursor may not have passed.
 CREATE FUNCTION outbox_internal.delivered_positions(destination name)
@@ -121,4 +114,3 @@ BEGIN ATOMIC
       FROM outbox.transaction AS t, unnest(t.positions) AS range, generate_series(lower(range), upper(range) - 1) AS p
      WHERE t.destination = $1;
 END;
-COMMENT ON FUNCTION outbox_internal.delivered_positions(name) IS 'positions of events in transactions that took effect';

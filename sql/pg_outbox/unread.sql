@@ -1,4 +1,4 @@
--- Which events destinations wait for.
+-- Events that destinations wait for.
 
 -- Returns occurred_at of the first event in the log that a cursor has not settled, or NULL. Uses
 -- the index: one probe for later transactions, and one for each transaction that was in progress
@@ -20,10 +20,7 @@ BEGIN ATOMIC
                           WHERE e.xid = xip ORDER BY e.position LIMIT 1) AS late)
       ) AS first;
 END;
-COMMENT ON FUNCTION outbox.oldest_after(pg_snapshot) IS
-    'time of the oldest event that is not settled in a snapshot';
 
--- The relay of each destination that has one at work: a worker of the server, or outbox-relay.
 CREATE VIEW outbox_internal.destination_relay AS
 SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.failures, w.unsettled, w.held_keys, w.read_to,
        w.oldest_unsettled, w.settled_position, w.latency_p50, w.latency_p99, w.last_error, w.last_error_at, w.throttled,
@@ -42,7 +39,7 @@ SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettle
   JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
   JOIN outbox.relay AS r ON r.id = c.relay AND r.leased_until > pg_catalog.clock_timestamp()
  WHERE d.external;
-COMMENT ON VIEW outbox_internal.destination_relay IS 'relays at work, inside and outside the server; columns as in outbox.workers()';
+COMMENT ON VIEW outbox_internal.destination_relay IS 'relay of each destination that has one at work: a worker of the server, or outbox-relay; columns as in outbox.workers()';
 
 -- Finds the first event in the log that a destination selects and has not settled. With `read_to`,
 -- the xid below which its relay has looked for transactions, it looks at later transactions only.
@@ -94,14 +91,14 @@ BEGIN
     END IF;
     occurred_at := least(late, occurred_at);
 END $$;
-COMMENT ON FUNCTION outbox_internal.oldest_unread(name, xid8) IS 'time of the oldest event in the log that a destination waits for';
 
--- Does that for all destinations whose relay does not know its oldest event, because it does not read
--- or because there is none. With hundreds of destinations, a search of 10,000 events for each of them
--- would take a second. So all look at the first events behind their cursors, which is enough for most.
--- Those that select none of these are searched together, because their parts of the log overlap.
--- A relay that reads and has nothing to deliver has no row. `relay_state` is the state in which the
--- relay was when that was decided, because it depends on it which events are unread.
+-- Finds the first event that each destination waits for, where its relay does not know it, because
+-- it does not read or because there is none. With hundreds of destinations, a search of 10,000
+-- events for each of them would take a second. So all look at the first events behind their
+-- cursors, which is enough for most. Those that select none of these are searched together, because
+-- their parts of the log overlap. A relay that reads and has nothing to deliver has no row.
+-- `relay_state` is the state of the relay at that moment, on which it depends which events are
+-- unread.
 CREATE FUNCTION outbox_internal.oldest_unread_events(
     OUT destination name,
     OUT relay_state text,
@@ -243,5 +240,3 @@ BEGIN
          WHERE s.name = ANY (later);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.oldest_unread_events() IS
-    'time of the oldest event in the log that each destination waits for';

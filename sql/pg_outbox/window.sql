@@ -6,11 +6,10 @@ BEGIN ATOMIC
     SELECT CASE segment WHEN 'outbox.event_0'::regclass THEN 0 WHEN 'outbox.event_1'::regclass THEN 1
                         WHEN 'outbox.event_2'::regclass THEN 2 ELSE 3 END::smallint;
 END;
-COMMENT ON FUNCTION outbox_internal.segment_number(oid) IS 'number of a segment of the log';
 
--- The rule of windows, for all SQL code that reads the log. bgworker/relay/log_reader.cpp has it
--- again for relays, which read heap and index without a query. tests/system/test_windows.py
--- compares the two.
+-- The rule of windows, for all SQL code that reads the log. bgworker/relay/log_reader.cpp
+-- implements it again for relays, which read heap and index without a query.
+-- tests/system/test_windows.py compares the two.
 --
 -- A window contains the events of transactions that had not finished in `from_snapshot` and have
 -- finished in `to_snapshot`, in order of position. A part of it lies above `after` and not above

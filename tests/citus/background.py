@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from waiting import SLOWNESS
-
 from .citus_cluster import Node
 
 
@@ -28,6 +26,6 @@ class Background:
     def end(self) -> None:
         """Waits for their end, or raises their error."""
         try:
-            self._end.result(60 * SLOWNESS)
+            self._end.result(180)
         finally:
             self._connection.close()

@@ -109,6 +109,7 @@ def scene(citus: Citus, receiver: Receiver) -> Scene:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", MODES)
 def test_events_of_the_new_node_wait_for_those_of_the_old(scene: Scene, mode: str) -> None:
     with scene.held():

@@ -18,7 +18,7 @@ import pytest
 
 from ledger import Entry, check
 from receiver import Gate, Receiver, delayed
-from waiting import SLOWNESS, wait_until
+from waiting import wait_until
 
 from .citus_cluster import Citus, MakeCitus, Node
 from .seed import new_seed
@@ -123,7 +123,7 @@ class Drill:
             for client in clients:
                 client.stopping.set()
             for client in clients:
-                client.join(60 * SLOWNESS)
+                client.join(180)
         failures = sum((client.failures for client in clients), Counter())
         print(f"moves: {self.moves}, changes: {sum(client.changes for client in clients)}, failures: {failures}")
         assert not any(client.is_alive() for client in clients), "a client hangs"
@@ -138,7 +138,7 @@ class Drill:
             lambda: node.value(
                 "SELECT count(*) FROM outbox.event WHERE position > %s AND aggregate_id = ANY (%s)", (beyond, keys)
             ),
-            lambda seen: seen > 0, timeout=60 * SLOWNESS, what="changes of the shard on its new node",
+            lambda seen: seen > 0, timeout=180, what="changes of the shard on its new node",
         )  # fmt: skip
 
     # ---- moves ----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Drill:
     def wait_all_arrived(self, ledger: list[Entry], path: str) -> None:
         wait_until(
             lambda: len({event.id for event in arrived(self.receiver, path)}), lambda seen: seen >= len(ledger),
-            timeout=60 * SLOWNESS, what=f"{len(ledger)} events at {path}",
+            timeout=180, what=f"{len(ledger)} events at {path}",
         )  # fmt: skip
 
     def check_positions(self, ledger: list[Entry]) -> None:

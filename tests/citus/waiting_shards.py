@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from waiting import SLOWNESS, wait_until
+from waiting import wait_until
 
 from .citus_cluster import Citus, Node
 
@@ -16,6 +16,6 @@ def waits_for(node: Node) -> dict[int, list[str] | None]:
 
 def wait_nobody_waits(citus: Citus) -> None:
     wait_until(
-        lambda: [waits_for(node) for node in citus.nodes], lambda seen: not any(seen), timeout=60 * SLOWNESS,
+        lambda: [waits_for(node) for node in citus.nodes], lambda seen: not any(seen), timeout=180,
         what="no node to wait for another", ignoring=(psycopg.OperationalError,),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from cluster import Cluster
 from database import Database
 from ledger import Entry, read_ledger
 from receiver import Behaviour, Exchange, Receiver, answer, everything
-from waiting import SLOWNESS, wait_until
+from waiting import wait_until
 
 from .account import Account, Attempt, Kill, attempts_of, balance
 from .writing import Writing
@@ -39,7 +39,7 @@ SUFFERING = {"retry_base": "10ms", "retry_max": "200ms", "max_attempts": str(MAX
 
 # A saved cursor is on disk after three rounds of the WAL writer (200 ms each); on a loaded
 # machine a process may run later.
-REPEATS_WINDOW = FLUSH_INTERVAL + 0.6 + 2.0 * SLOWNESS
+REPEATS_WINDOW = FLUSH_INTERVAL + 0.6 + 6.0
 LOST_CONNECTION = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
@@ -126,7 +126,7 @@ class Drill(Writing):
     def arrive_soon(self, more: int) -> bool:
         """Returns whether this number of further requests arrives within a few seconds."""
         try:
-            self.wait_for_arrivals(more, timeout=2 * SLOWNESS)
+            self.wait_for_arrivals(more, timeout=6)
         except AssertionError:
             return False
         return True

@@ -44,6 +44,7 @@ def assert_calm_did_not_notice(drill: Drill) -> None:
     assert median < SECOND and most < 5 * SECOND, line
 
 
+@pytest.mark.timing
 def test_a_receiver_that_was_down_gets_everything_later(make_drill: MakeDrill) -> None:
     drill = make_drill()
     drill.suffering.refuse_connections()
@@ -90,6 +91,7 @@ def sometimes(dice: random.Random, *bad: Behaviour) -> Behaviour:
     return behave
 
 
+@pytest.mark.timing
 def test_a_slow_receiver_does_not_delay_the_other(make_drill: MakeDrill) -> None:
     drill = make_drill()
     drill.mood.instead = delayed(0.3)
@@ -101,6 +103,7 @@ def test_a_slow_receiver_does_not_delay_the_other(make_drill: MakeDrill) -> None
     assert drill.conclude().twice == 0
 
 
+@pytest.mark.timing
 def test_a_failing_receiver_gets_everything(make_drill: MakeDrill) -> None:
     """The receiver sends half answers, resets and closes connections, and answers 503."""
     drill = make_drill()
@@ -114,6 +117,7 @@ def test_a_failing_receiver_gets_everything(make_drill: MakeDrill) -> None:
     assert drill.conclude().twice == 0
 
 
+@pytest.mark.timing
 def test_events_with_an_unknown_outcome_arrive_once_more(make_drill: MakeDrill) -> None:
     """An unknown outcome counts as failure: each such event arrives once more, and no other does."""
     drill = make_drill()

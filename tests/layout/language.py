@@ -1,11 +1,10 @@
-"""Counts sentences that are hard to read, by room: `language.py [--list ROOM] [--check] [top of the tree]`.
+"""Counts sentences that are hard to read, by room: `language.py [--list ROOM] [top of the tree]`.
 
 Reads comments, docstrings, COMMENT ON and Markdown, without code and tables. A room is a folder. A
 sentence is a hit if one of the patterns below finds it. A hit may be a good sentence, about once in
 ten times, so a room may have some: its limit is a share of its sentences, rounded up.
 
   --list ROOM   prints the hits of a room, or of all rooms in a folder, as `file:line: [pattern] sentence`
-  --check       fails if a room is above its limit
 """
 
 from __future__ import annotations
@@ -219,7 +218,6 @@ def read(top: Path) -> dict[str, list[Sentence]]:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--list", metavar="ROOM")
-    options.add_argument("--check", action="store_true")
     options.add_argument("top", nargs="?", type=Path, default=Path(__file__).parents[2])
     arguments = options.parse_args()
     rooms = read(arguments.top)
@@ -239,7 +237,7 @@ def main() -> int:
             above.append(room)
     if above:
         print("above the limit, see --list:", *above)
-    return 1 if arguments.check and above else 0
+    return 1 if above else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""That links between pages and the paths they name lead somewhere: `links.py [top of the tree]`."""
+"""That links between pages lead somewhere: `links.py [top of the tree]`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-# Source files are named with their path, with or without the ending.
-NAMED = re.compile(r"`((?:bench|bgworker|client|extension|lib|relay|sql|tests|tools)/[\w/.*-]+)`")
-
 
 def broken(top: Path, page: Path) -> Iterator[str]:
     text = re.sub(r"```.*?```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.DOTALL)
@@ -17,9 +14,6 @@ def broken(top: Path, page: Path) -> Iterator[str]:
         for target in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", line):
             if "://" not in target and not (page.parent / target).exists():
                 yield f"{page.relative_to(top)}:{number}: no {target}"
-        for path in NAMED.findall(line):
-            if not any((top / path).exists() or any(top.glob(path + end)) for end in ("", ".?pp")):
-                yield f"{page.relative_to(top)}:{number}: no {path}"
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import pytest
 from cluster import Cluster, Installation
 from long_run import all_in_long_run
 from test_privileges import ALLOWED, GRANTS
-from waiting import SECOND, wait_until
+from waiting import wait_until
 
 from .state import changes, snapshot
 from .world import EVENT, SECRET, World
@@ -420,7 +420,7 @@ def aimed_calls(world: World, function: Function) -> list[str]:
 def attacking(world: World, role: str = "mallory") -> psycopg.Connection:
     """A session that does not wait for locks, nor for ever."""
     connection = world.connect(role)
-    connection.execute(f"SET statement_timeout = '{10 * SECOND}s'; SET lock_timeout = '300ms'")
+    connection.execute("SET statement_timeout = '30s'; SET lock_timeout = '300ms'")
     return connection
 
 

@@ -127,6 +127,7 @@ def fifo(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["https", "postgresql"])
 def test_workers_do_not_wait_for_files_that_block(make_cluster: MakeCluster, http: None, kind: str, fifo: str) -> None:
     """S13: also not for files of a superuser; workers can be ended at any time"""
@@ -152,6 +153,7 @@ def test_workers_do_not_wait_for_files_that_block(make_cluster: MakeCluster, htt
         assert cluster.stop("fast") < 5 * SECOND
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["https", "postgresql"])
 def test_cancelling_a_check_ends_its_worker(database: Database, http: None, kind: str) -> None:
     """S13: 'Cancelling the statement ends both'"""

@@ -35,6 +35,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(directory)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", hostile_http.MODES)
 def test_hostile_answers_over_http_stay_within_limits(target: Target, http: None, mode: str) -> None:
     """S12, S23"""
@@ -43,6 +44,7 @@ def test_hostile_answers_over_http_stay_within_limits(target: Target, http: None
     damage.assert_bearable(mode)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", [*hostile_tls.MODES, "endless handshake"])
 def test_hostile_answers_over_https_stay_within_limits(
     target: Target, http: None, certificates: Certificates, mode: str
@@ -54,6 +56,7 @@ def test_hostile_answers_over_https_stay_within_limits(
     damage.assert_bearable(mode)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", all_in_long_run(["pubsub", "sqs", "sns", "kinesis", "eventbridge"], short=["pubsub"]))
 @pytest.mark.parametrize("mode", hostile_cloud.MODES)
 def test_hostile_answers_of_a_cloud_stay_within_limits(target: Target, kind: str, mode: str) -> None:

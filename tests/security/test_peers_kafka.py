@@ -31,6 +31,7 @@ PASSWORD = "s3cret-s3cret-1"
 LOGIN = {"user": "u", "password": PASSWORD}
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", hostile_kafka.MODES)
 def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""

@@ -28,6 +28,7 @@ def target(installation: object) -> Iterator[Target]:
     cluster.destroy()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", hostile_postgresql.MODES)
 def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S11, S23"""
@@ -77,6 +78,7 @@ def test_a_commit_that_was_a_rollback_confirms_nothing(target: Target) -> None:
         database.execute("DROP SERVER rolls CASCADE")
 
 
+@pytest.mark.timing
 def test_a_relay_ends_while_it_computes_the_key_a_server_asked_for(target: Target) -> None:
     """A case of S13: a peer decides how long a computation takes"""
     database = target.database

@@ -31,6 +31,7 @@ def target(installation: Installation) -> Iterator[Target]:
     cluster.destroy()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", sorted(set(hostile_rabbitmq.MODES) - PATIENT))
 def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
@@ -40,6 +41,7 @@ def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     assert PASSWORD not in damage.log + (damage.error or "")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", sorted(PATIENT))
 def test_a_connection_blocked_for_ever_is_shown_as_throttled(target: Target, mode: str) -> None:
     """S12: events are throttled, and its words say why"""

@@ -26,6 +26,7 @@ def target(installation: Installation) -> Iterator[Target]:
     cluster.destroy()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", hostile_redis.MODES)
 def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""
@@ -38,6 +39,7 @@ def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
     assert PASSWORD not in damage.log + (damage.error or "")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("mode", hostile_redis.SENTINELS)
 def test_hostile_answers_of_a_sentinel_stay_within_limits(target: Target, mode: str) -> None:
     """S12, S23"""

@@ -242,6 +242,7 @@ def process_a_message(database: Database, body: str) -> None:
     database.execute("SELECT inbox_internal.wake('messages')")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", HANDLERS)
 def test_a_processor_ends_in_the_middle_of_a_handler(locked: Database, name: str) -> None:
     """S13"""
@@ -251,6 +252,7 @@ def test_a_processor_ends_in_the_middle_of_a_handler(locked: Database, name: str
     ends_within_a_second(wait_for_activity(locked, "processor", condition))
 
 
+@pytest.mark.timing
 def test_a_backfill_ends_while_it_waits_for_a_lock(database: Database) -> None:
     """S13"""
     database.execute("CREATE TABLE public.slow (id int PRIMARY KEY)")
@@ -264,6 +266,7 @@ def test_a_backfill_ends_while_it_waits_for_a_lock(database: Database) -> None:
     database.execute("SELECT outbox.cancel_backfill(%s)", (id,))
 
 
+@pytest.mark.timing
 def test_a_keeper_ends_while_it_waits_for_a_lock(database: Database) -> None:
     """S13"""
     served(database)
@@ -272,6 +275,7 @@ def test_a_keeper_ends_while_it_waits_for_a_lock(database: Database) -> None:
         ends_within_a_second(wait_for_activity(database, "keeper", WAITS_FOR_LOCK))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("tables", ["cursor", "event_0, outbox.event_1, outbox.event_2, outbox.event_3"])
 def test_a_relay_ends_while_it_waits_for_a_lock(database: Database, tables: str) -> None:
     """S13"""
@@ -287,6 +291,7 @@ def test_a_relay_ends_while_it_waits_for_a_lock(database: Database, tables: str)
         ends_within_a_second(wait_for_activity(database, "relay", WAITS_FOR_LOCK))
 
 
+@pytest.mark.timing
 def test_a_relay_ends_in_the_middle_of_a_large_window(database: Database) -> None:
     """S13"""
     served(database)
@@ -299,6 +304,7 @@ def test_a_relay_ends_in_the_middle_of_a_large_window(database: Database) -> Non
     database.wait_settled()
 
 
+@pytest.mark.timing
 def test_a_relay_ends_while_receivers_are_silent(database: Database, receiver: Receiver, http: None) -> None:
     """S13"""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -315,6 +321,7 @@ def test_a_relay_ends_while_receivers_are_silent(database: Database, receiver: R
             ends_within_a_second(database.wait_for_worker("relay", name))
 
 
+@pytest.mark.timing
 def test_a_check_ends_while_its_peer_is_silent(database: Database, http: None) -> None:
     """S13"""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -326,6 +333,7 @@ def test_a_check_ends_while_its_peer_is_silent(database: Database, http: None) -
                 answer.result()
 
 
+@pytest.mark.timing
 def test_workers_end_while_their_extension_is_being_dropped(database: Database) -> None:
     """S13"""
     served(database)
@@ -338,6 +346,7 @@ def test_workers_end_while_their_extension_is_being_dropped(database: Database) 
     delivers(database)
 
 
+@pytest.mark.timing
 def test_a_fast_shutdown_is_fast_whatever_workers_do(make_cluster: MakeCluster) -> None:
     """S13"""
     cluster = make_cluster()

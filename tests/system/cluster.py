@@ -25,7 +25,7 @@ from pathlib import Path
 import psycopg
 
 from processes import children_of, describe_process, process_exists, stop_process
-from waiting import SLOWNESS, Stopwatch, wait_until
+from waiting import Stopwatch, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUPERUSER = "postgres"
@@ -368,7 +368,7 @@ class Cluster:
     def conninfo(self, database: str = "postgres", user: str = SUPERUSER) -> str:
         return (
             f"host={self.directory} port={self.port} user={user} dbname={database} "
-            f"connect_timeout={20 * SLOWNESS:.0f} options='-c statement_timeout={60 * SLOWNESS:.0f}s'"
+            f"connect_timeout=60 options='-c statement_timeout=180s'"
         )
 
     def connect(self, database: str = "postgres", user: str = SUPERUSER) -> psycopg.Connection:

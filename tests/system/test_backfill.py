@@ -415,6 +415,7 @@ def test_a_table_that_is_locked_is_waited_for(source: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_pause_resume_and_cancel(source: Database) -> None:
     make_items(source, 1000)
     id = start(source, batch=10, rate=200)
@@ -439,6 +440,7 @@ def test_pause_resume_and_cancel(source: Database) -> None:
             source.execute(f"SELECT outbox.{action}_backfill(%s)", (id,))
 
 
+@pytest.mark.timing
 def test_a_long_pause_of_the_rate_ends_when_it_is_told(source: Database) -> None:
     make_items(source, 1000)
     id = start(source, batch=1000, rate=1)
@@ -448,6 +450,7 @@ def test_a_long_pause_of_the_rate_ends_when_it_is_told(source: Database) -> None
     wait_until(lambda: source.pid("backfill"), lambda pid: pid is None, timeout=2 * SECOND, what="its worker to end")
 
 
+@pytest.mark.timing
 def test_it_keeps_to_its_rate(source: Database) -> None:
     make_items(source, 600)
     done = wait_ended(source, start(source, rate=300))

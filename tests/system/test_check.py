@@ -447,6 +447,7 @@ def test_a_database_that_cannot_be_dropped_is_checked_on(
     connection.close()
 
 
+@pytest.mark.timing
 def test_the_server_stops_while_a_check_hangs(make_cluster: MakeCluster, hanging: Callable[[Database], None]) -> None:
     cluster = make_cluster()
     db = create_database(cluster)

@@ -72,16 +72,16 @@ def table(options: list[Option], set_in: str) -> str:
     rows = [option for option in options if option.set_in == set_in]
     if not rows:
         return ""
-    lines = [f"| {HEADS[set_in]} | default | valid | |", "|---|---|---|---|"]
+    lines = [f"| {HEADS[set_in]} | default | valid |  |", "| -- | -- | -- | -- |"]
     for option in rows:
         default = code(option.default) if option.default else ""
         cells = [f"`{option.name}`", default, valid_values(option), option.description]
-        lines.append("| " + " | ".join(cells).replace(" * ", " \\* ") + " |")
-    return "\n".join(re.sub("  +", " ", line) for line in lines) + "\n"
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def tables(options: list[Option]) -> str:
-    return "\n".join(filter(None, (table(options, set_in) for set_in in HEADS)))
+    return "".join(table(options, set_in) for set_in in HEADS)
 
 
 def pages(database: Database) -> dict[str, dict[str, str]]:
@@ -102,7 +102,7 @@ def test_the_tables_in_the_docs_are_those_of_the_code(database: Database) -> Non
         text = path.read_text()
         marked = [match[1] for match in BLOCK.findall(text)]
         assert marked == list(blocks), f"marks in {page}"
-        written = BLOCK.sub(lambda match: match[1] + blocks[match[2]] + match[3], text)
+        written = BLOCK.sub(lambda match: match[1] + blocks[match[2]] + "\n" + match[3], text)
         if os.environ.get("OUTBOX_WRITE_DOCS"):
             path.write_text(written)
         assert path.read_text() == written, f"write {page} anew with OUTBOX_WRITE_DOCS=1"

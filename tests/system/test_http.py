@@ -420,6 +420,7 @@ def test_a_name_that_does_not_resolve_is_a_failure(db: Database, receiver: Recei
     receiver.wait_for_requests(1)
 
 
+@pytest.mark.timing
 def test_pauses_grow_while_a_destination_fails(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     """Random pauses below 10, 20, 40, ... ms: the first ten attempts last about five seconds."""
     db = new_database({"outbox.backoff_min": "10ms", "outbox.backoff_max": "1s"})
@@ -436,6 +437,7 @@ def test_pauses_grow_while_a_destination_fails(new_database: NewDatabase, receiv
     assert receiver.versions("a") == [1] * len(times), "only the first event probes"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_is_obeyed(db: Database, receiver: Receiver, status: int, form: str) -> None:
@@ -529,6 +531,7 @@ def hanging(db: Database, receiver: Receiver) -> Iterator[Gate]:
     gate.open()
 
 
+@pytest.mark.timing
 def test_a_new_url_is_used_at_once_while_a_request_hangs(db: Database, receiver: Receiver, hanging: Gate) -> None:
     watch = Stopwatch()
     db.execute(f"ALTER SERVER d OPTIONS (SET url '{receiver.url('/new')}')")
@@ -540,6 +543,7 @@ def test_a_new_url_is_used_at_once_while_a_request_hangs(db: Database, receiver:
     assert [e.version for e in receiver.events() if e.request.target == "/new"] == [1, 2, 3]
 
 
+@pytest.mark.timing
 def test_a_url_that_changes_often_is_always_the_last_one(db: Database, receiver: Receiver) -> None:
     """The relay is woken by the change; it must not read what was there before."""
     db.add_destination("d", receiver.url("/0"))
@@ -554,12 +558,14 @@ def test_a_url_that_changes_often_is_always_the_last_one(db: Database, receiver:
         )  # fmt: skip
 
 
+@pytest.mark.timing
 def test_drop_server_ends_its_relay_while_a_request_hangs(db: Database, hanging: Gate) -> None:
     db.execute("DROP SERVER d")
     db.cluster.wait_for_workers(db.name, "keeper", timeout=SECOND)
     wait_until(lambda: not hanging.holding, what="the connection to be closed")
 
 
+@pytest.mark.timing
 def test_drop_extension_ends_its_workers_while_a_request_hangs(db: Database, hanging: Gate) -> None:
     watch = Stopwatch()
     db.execute("DROP EXTENSION pg_outbox CASCADE")
@@ -567,6 +573,7 @@ def test_drop_extension_ends_its_workers_while_a_request_hangs(db: Database, han
     db.cluster.wait_for_workers(db.name, timeout=SECOND)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "statement",
     [
@@ -585,6 +592,7 @@ def test_databases_can_be_dropped_renamed_and_copied_while_a_request_hangs(
     db.cluster.execute(f"DROP DATABASE IF EXISTS {db.name}_b WITH (FORCE)")
 
 
+@pytest.mark.timing
 def test_a_fast_shutdown_is_fast_while_a_request_hangs(
     make_cluster: MakeCluster, receiver: Receiver, http: None
 ) -> None:

@@ -125,6 +125,7 @@ POISONED_KEYS = """
       FROM public.attempt GROUP BY ordering_key"""
 
 
+@pytest.mark.timing
 def test_dead_letters_of_poison_appear_when_their_policy_says_so(db: Database, receiver: Receiver) -> None:
     """Other events are not affected, neither meanwhile nor when only refused keys are left."""
     poison = {f"k{n}" for n in range(20, 201, 20)}
@@ -152,9 +153,10 @@ def test_dead_letters_of_poison_appear_when_their_policy_says_so(db: Database, r
         assert attempts == 2 * 4
         assert took < 1.5 * pauses + SECOND, f"{key}: {took:.3f} s, with pauses {pauses:.3f} s"
     pauses, took = (sum(row[column] for row in keys) for column in (2, 3))
-    assert took < 1.5 * pauses, f"all poison took {took:.3f} s, the pauses are {pauses:.3f} s"
+    assert took < 1.5 * pauses + SECOND, f"all poison took {took:.3f} s, the pauses are {pauses:.3f} s"
 
 
+@pytest.mark.timing
 def test_a_fresh_event_does_not_wait_for_poison_that_pauses(db: Database, receiver: Receiver) -> None:
     receiver.on(subject("a", "b"), answer(400))
     db.add_destination("d", receiver.url(), retry_base="24h", retry_max="24h")

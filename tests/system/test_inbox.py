@@ -107,6 +107,7 @@ def test_everything_of_an_event_arrives(writer: Database, reader: Reader) -> Non
     assert second[10:14] == ("", "application/json", None, None)
 
 
+@pytest.mark.timing
 def test_a_commit_is_applied_at_once(writer: Database, reader: Reader) -> None:
     reader.subscribe()
     writer.wait_for_worker("relay", "d")
@@ -363,6 +364,7 @@ def test_a_processor_that_is_not_wanted_any_more_ends_without_alarm(reader: Read
     assert "FATAL" not in reader.cluster.log_since(reader.cluster.test_began)
 
 
+@pytest.mark.timing
 @pytest.mark.worker_errors("does not exist")
 def test_dropping_the_inbox_ends_its_processors(reader: Reader) -> None:
     reader.subscribe()

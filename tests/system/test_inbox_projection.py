@@ -123,6 +123,7 @@ def test_a_processor_prunes(inbox: Reader, old: Old) -> None:
     wait_until(lambda: old.remembers(old.id), lambda seen: not seen, what="the processor to prune")
 
 
+@pytest.mark.timing
 def test_pruning_waits_for_nobody(old: Old) -> None:
     with old.inbox.connect() as reader:
         reader.autocommit = False
@@ -176,6 +177,7 @@ def test_a_bucket_that_is_emptied_holds_up_no_other(old: Old) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "wait, cause",
     [

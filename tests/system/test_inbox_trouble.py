@@ -119,6 +119,7 @@ def test_the_last_attempt_makes_a_dead_letter_and_the_key_goes_on(served: Consum
     assert served.findings() == [("degraded", 'consumer "c"', "dead letters")]
 
 
+@pytest.mark.timing
 def test_a_dead_letter_blocks_its_key_until_it_is_redriven(served: Consumer) -> None:
     served.set_policy(on_dead_letter="block")
     served.poison("bad", 1)
@@ -155,6 +156,7 @@ def test_an_event_without_its_key_or_version_is_not_tried_again(served: Consumer
     served.wait_dead(sent)
 
 
+@pytest.mark.timing
 def test_a_dead_letter_blocks_its_key_until_it_is_discarded(served: Consumer) -> None:
     served.set_policy(on_dead_letter="block")
     served.poison("bad", 1)
@@ -171,6 +173,7 @@ def test_a_dead_letter_blocks_its_key_until_it_is_discarded(served: Consumer) ->
     ]
 
 
+@pytest.mark.timing
 def test_a_policy_that_changes_frees_what_was_blocked(served: Consumer) -> None:
     served.set_policy(on_dead_letter="block")
     served.poison("bad", 1)
@@ -222,6 +225,7 @@ def test_a_redriven_message_comes_before_what_waits_behind_it(served: Consumer) 
     assert [id for id in served.applied() if id not in more] == bad
 
 
+@pytest.mark.timing
 def test_how_long_messages_waited_is_shown(served: Consumer) -> None:
     ids = served.send("a", 10)
     served.wait_applied(ids)

@@ -105,6 +105,7 @@ def test_what_was_rolled_back_is_not_delivered(db: Database, receiver: Receiver)
     arrive(receiver, db.enqueue("b"))
 
 
+@pytest.mark.timing
 @pytest.mark.extension("prepares transactions, which servers with the SQL edition rarely allow")
 def test_prepared_transactions_are_delivered_when_they_commit(db: Database, receiver: Receiver) -> None:
     with db.connect() as connection:
@@ -379,6 +380,7 @@ def test_a_relay_that_is_told_to_end_while_it_reads_saves_its_cursor(
     arrive(receiver, arrived + db.enqueue("last"))
 
 
+@pytest.mark.timing
 def test_a_saved_cursor_is_at_most_an_interval_old(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
     db = new_database({"outbox.cursor_flush_interval": "50ms"})
     db.add_destination("d", receiver.url())
@@ -397,6 +399,7 @@ def test_a_saved_cursor_is_at_most_an_interval_old(new_database: NewDatabase, re
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_every_commit_wakes_the_relay_at_once(db: Database, receiver: Receiver) -> None:
     arrive(receiver, db.enqueue("warm"))
     delays = []
@@ -411,6 +414,7 @@ def test_every_commit_wakes_the_relay_at_once(db: Database, receiver: Receiver) 
     assert max(delays) < SECOND, f"slowest {max(delays):.3f} s"
 
 
+@pytest.mark.timing
 def test_commits_wake_the_relay_from_many_sessions_at_once(db: Database, receiver: Receiver) -> None:
     """A wake-up must not be lost when the relay is about to fall asleep."""
     connections = [db.connect() for _ in range(8)]

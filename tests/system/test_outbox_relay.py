@@ -19,7 +19,7 @@ from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import stop_process
 from receiver import Gate, Receiver, answer, subject
-from waiting import SLOWNESS, wait_until
+from waiting import wait_until
 
 
 class RelayProcess:
@@ -58,7 +58,7 @@ class RelayProcess:
         return self.wait()
 
     def wait(self) -> int:
-        return self.process.wait(timeout=60 * SLOWNESS)
+        return self.process.wait(timeout=180)
 
     def destroy(self) -> None:
         self.process.kill()

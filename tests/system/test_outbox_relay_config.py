@@ -99,6 +99,7 @@ def test_help_and_version(program: Program) -> None:
     for flag in ("--config", "--check", "--once", "--listen", "--lease", "--database-url"):
         assert f"  {flag} " in help.stdout
     assert "--password" not in help.stdout
+    assert "`" not in help.stdout and "](" not in help.stdout
     assert re.fullmatch(r"outbox-relay \d+\.\d+\.\d+\n", program.run("--version").stdout)
 
 

@@ -34,8 +34,8 @@ def check_page(name: str, written: str) -> None:
 FUNCTIONS = f"""# SQL functions
 
 {MADE}
-Arguments with a default may be left out; name them with `=>`. Roles need a right for most of them: see [who may do what](../security.md).
-Functions that are not listed belong to the implementation.
+Arguments with a default may be left out; name them with `=>`. Roles need a right for most of them:
+see [who may do what](../security.md). Functions that are not listed belong to the implementation.
 """
 IN_A_SCHEMA = """
 SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), obj_description(p.oid, 'pg_proc')
@@ -54,8 +54,6 @@ def functions_of(database: Database, schema: str) -> str:
     described, last = 0, ""
     for name, arguments, result, comment in database.execute(IN_A_SCHEMA, (schema,)):
         assert comment, f"{schema}.{name} has no comment"
-        if comment.startswith("internal:"):
-            continue
         described += 1
         given = parts_of(CALLER.sub("", arguments))
         columns = [part.removeprefix("OUT ") for part in given if part.startswith("OUT ")]
@@ -66,7 +64,7 @@ def functions_of(database: Database, schema: str) -> str:
         if name != last:  # another one of this name follows
             text += f"\n### {schema}.{name}()\n"
         last = name
-        text += f"\n{sentence(comment)} Returns {result}.\n"
+        text += f"\n{sentence(comment)} Result: {result}.\n"
         if given:
             text += "\n```text\n" + "\n".join(given) + "\n```\n"
         if columns:
@@ -96,8 +94,9 @@ def test_the_page_of_functions_is_complete(database: Database) -> None:
 METRICS = f"""# Metrics
 
 {MADE}
-`SELECT outbox.metrics()` and `SELECT inbox.metrics()` return them as OpenMetrics text; `outboxctl serve` does so over HTTP: see
-[monitoring](../monitoring.md). Samples of counters end in `_total`. A metric without a value is left out.
+`SELECT outbox.metrics()` and `SELECT inbox.metrics()` return them as OpenMetrics text;
+`outboxctl serve` does so over HTTP: see [monitoring](../monitoring.md). Samples of counters end in
+`_total`. A metric without a value is left out.
 """
 FAMILY = re.compile(r"\b\d+, '((?:outbox|inbox)_\w+)', '(gauge|counter|summary|histogram)',\s+'((?:[^']|'')*)'")
 
@@ -133,8 +132,9 @@ def test_the_page_of_metrics_is_complete(database: Database) -> None:
 ERRORS = f"""# Error codes
 
 {MADE}
-The SQLSTATEs that pg_outbox and pg_inbox raise in your session. The message, its DETAIL and its HINT say what to do; programs should look at the code. Other
-codes come from the server, from your own triggers and handlers, or are defects.
+The SQLSTATEs that pg_outbox and pg_inbox raise in your session. The message, its DETAIL and its
+HINT say what to do; programs should look at the code. Other codes come from the server, from your
+own triggers and handlers, or are defects.
 
 | SQLSTATE | name | when | try again? |
 |---|---|---|---|

@@ -16,9 +16,10 @@ from waiting import wait_until
 
 HEAD = """# Settings
 
-Made from the code by `tests/system/test_settings.py`. *Reload*: edit `postgresql.conf` or use `ALTER SYSTEM`, then `SELECT pg_reload_conf()`.
-*Superuser*: also `SET` by superusers. A misspelt `outbox.` setting is an error in `SET` and `ALTER SYSTEM`. In
-`postgresql.conf` it is ignored; a warning in the server log names it.
+Made from the code by `tests/system/test_settings.py`. *Reload*: edit `postgresql.conf` or use
+`ALTER SYSTEM`, then `SELECT pg_reload_conf()`. *Superuser*: also `SET` by superusers. A misspelt
+`outbox.` setting is an error in `SET` and `ALTER SYSTEM`. In `postgresql.conf` it is ignored; a
+warning in the server log names it.
 
 | setting | default | range | takes effect | |
 |---|---|---|---|---|

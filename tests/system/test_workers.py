@@ -34,6 +34,7 @@ def test_every_database_that_has_the_extension_is_served(new_database: NewDataba
     assert [kind for kind, _, _ in without.cluster.workers()].count("pg_outbox launcher") == 1
 
 
+@pytest.mark.timing
 def test_create_extension_starts_a_keeper_and_create_server_a_relay_within_a_second(
     new_database: NewDatabase,
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_default_destination_serves_databases_without_one_of_their_own(
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_drop_extension_ends_all_workers_within_a_second(database: Database) -> None:
     for name in ("d", "e"):
         database.add_destination(name, "null:")
@@ -117,6 +119,7 @@ def test_drop_extension_ends_all_workers_within_a_second(database: Database) -> 
     database.cluster.wait_for_workers(database.name, "keeper")
 
 
+@pytest.mark.timing
 def test_databases_can_be_dropped_renamed_and_copied_while_workers_run(
     database: Database,
 ) -> None:
@@ -225,6 +228,7 @@ def test_changes_to_one_destination_do_not_disturb_another(database: Database) -
     assert database.pid("relay", "d") == relay
 
 
+@pytest.mark.timing
 def test_a_renamed_destination_keeps_its_cursor(database: Database) -> None:
     database.add_destination("d", "null:")
     database.enqueue(count=7)
@@ -246,6 +250,7 @@ def test_a_renamed_destination_keeps_its_cursor(database: Database) -> None:
     database.wait_published(9, "renamed")
 
 
+@pytest.mark.timing
 def test_a_dropped_destination_takes_its_cursor_along(database: Database) -> None:
     database.add_destination("d", "null:")
     database.add_destination("other", "null:")
@@ -277,6 +282,7 @@ def test_create_server_that_is_rolled_back_starts_nothing(database: Database) ->
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["relay", "keeper", "launcher"])
 def test_a_terminated_worker_comes_back_and_nothing_is_lost(make_cluster: MakeCluster, kind: str) -> None:
     cluster = make_cluster()
@@ -360,6 +366,7 @@ def test_a_reload_changes_the_settings_of_workers(make_cluster: MakeCluster) -> 
     assert database.pid("relay") == relay
 
 
+@pytest.mark.timing
 def test_a_fast_shutdown_is_fast(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     for name in ("a", "b"):

@@ -3,9 +3,8 @@
 `wait_until` is the only place of the suite that polls. `stays` is its opposite: it watches that
 nothing happens, for the tests that show quiet.
 
-Limits that stand for a promise ("within a second") are multiplied by OUTBOX_TEST_SLOWNESS, for
-machines on which a second is not a second (valgrind, a crowded host). All others are generous: what
-they cost is paid only by a test that fails.
+A limit that stands for a promise ("within a second") is made of SECOND. It is a second in the suite `timing` only, which
+runs alone on an idle machine: elsewhere a process may get no processor for seconds, and a test asserts order and outcome.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SLOWNESS = float(os.environ.get("OUTBOX_TEST_SLOWNESS", "1"))
-SECOND = 1.0 * SLOWNESS
+SECOND = 1.0 if os.environ.get("OUTBOX_TEST_TIMING") == "1" else 120.0
 
 
 def wait_until(
     fetch: Callable[[], T],
     predicate: Callable[[T], object] = bool,
     *,
-    timeout: float = 60.0,
+    timeout: float = 180.0,
     what: str,
     ignoring: tuple[type[Exception], ...] = (),
 ) -> T:

@@ -10,8 +10,8 @@ namespace outboxctl {
 
 namespace {
 
-constexpr auto longest_wait = std::chrono::seconds(5);
-constexpr std::size_t largest_answer = 8 * 1024 * 1024;
+constexpr auto max_wait = std::chrono::seconds(5);
+constexpr std::size_t max_answer = 8 * 1024 * 1024;
 
 // Payloads that are neither text nor JSON are shown in part, as hexadecimal digits.
 constexpr const char* payload =
@@ -31,7 +31,7 @@ std::string rows(Session& session, const std::string& query,
             session
                 .query("SELECT coalesce(json_agg(q), '[]') FROM (" + query + ") AS q", parameters)
                 .text(0, 0));
-        if (json.size() > largest_answer)
+        if (json.size() > max_answer)
             throw Refused("ERROR:  the answer is larger than 8 MB\nHINT:  Use outboxctl instead.");
         return json;
     } catch (const Refused& error) {
@@ -172,7 +172,7 @@ std::string json_string(const std::string& text) {
 // Returns an array of an object for each database; look() makes the members that follow its name. One
 // that cannot be asked has a member `error`.
 std::string ConsoleQueries::of_each(const std::function<std::string(Session&)>& look) {
-    const std::unique_lock lock(mutex_, longest_wait);
+    const std::unique_lock lock(mutex_, max_wait);
     if (!lock)
         throw Busy("another request is at work; try again");
     std::string json;
@@ -204,7 +204,7 @@ std::string ConsoleQueries::of_each(const std::function<std::string(Session&)>& 
             add(id, at, ",\"error\":" + json_string(shown(error)));
         }
     }
-    if (json.size() > largest_answer)
+    if (json.size() > max_answer)
         throw Refused("ERROR:  the answer is larger than 8 MB\nHINT:  Use outboxctl instead.");
     return '[' + json + ']';
 }
@@ -218,7 +218,7 @@ std::string ConsoleQueries::in(const std::string& database, bool writes,
         number.find_first_not_of("0123456789") != std::string::npos ||
         std::stoul(number) >= databases_.size() || (colon != std::string::npos) != all_)
         throw WrongUsage("no such database");
-    const std::unique_lock lock(mutex_, longest_wait);
+    const std::unique_lock lock(mutex_, max_wait);
     if (!lock)
         throw Busy("another request is at work; try again");
     Session session;

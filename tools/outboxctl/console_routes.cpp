@@ -13,8 +13,8 @@ namespace outboxctl {
 namespace {
 
 constexpr const char* cookie_name = "outboxctl_session";
-constexpr std::size_t most_threads = 16;  // browsers keep several connections open
-constexpr std::size_t longest_why = 1000;
+constexpr std::size_t max_threads = 16;  // browsers keep several connections open
+constexpr std::size_t max_why = 1000;
 
 constexpr const char* html = "text/html; charset=utf-8";
 
@@ -92,7 +92,7 @@ void Console::announce(const std::string& address) const {
 }
 
 void Console::add_to(httplib::Server& server) {
-    server.new_task_queue = [] { return new httplib::ThreadPool(most_threads); };
+    server.new_task_queue = [] { return new httplib::ThreadPool(max_threads); };
     server.set_payload_max_length(8192);
     server.set_post_routing_handler(add_headers);
 
@@ -201,7 +201,7 @@ bool Console::may_change(const Request& request, Response& response) {
     else if (!writes_)
         refuse(response, 403,
                "the console is read-only; start outboxctl serve with --console-write");
-    else if (why.find_first_not_of(" \t\r\n") == std::string::npos || why.size() > longest_why)
+    else if (why.find_first_not_of(" \t\r\n") == std::string::npos || why.size() > max_why)
         refuse(response, 400, "a reason of at most 1000 bytes is required");
     else
         return true;

@@ -13,9 +13,9 @@ namespace outboxctl {
 
 namespace {
 
-constexpr std::size_t most_sessions = 64;
+constexpr std::size_t max_sessions = 64;
 constexpr std::size_t shortest_token = 16;
-constexpr std::size_t longest_token = 4096;
+constexpr std::size_t max_token = 4096;
 constexpr auto length_of_session = std::chrono::hours(12);
 
 // Its time depends on the lengths only, so that it does not tell how much of a guess is right.
@@ -51,7 +51,7 @@ std::string token_in(const std::string& file) {
                       "\": " + (errno != 0 ? std::strerror(errno) : "it is empty"));
     while (!token.empty() && (token.back() == '\r' || token.back() == ' '))
         token.pop_back();
-    if (token.size() < shortest_token || token.size() > longest_token)
+    if (token.size() < shortest_token || token.size() > max_token)
         throw Refused("ERROR:  the token in file \"" + file + "\" is too " +
                       (token.size() < shortest_token ? "short" : "long") +
                       "\nHINT:  Use 16 or more random characters, such as: openssl rand -hex 32");
@@ -62,7 +62,7 @@ std::optional<std::string> ConsoleSessions::log_in(const std::string& token) {
     if (!equal(token, token_))
         return std::nullopt;
     const std::lock_guard lock(mutex_);
-    if (sessions_.size() == most_sessions)
+    if (sessions_.size() == max_sessions)
         sessions_.pop_front();
     sessions_.push_back({new_secret(), new_secret(), now_() + length_of_session});
     return sessions_.back().id;

@@ -109,10 +109,11 @@ void examine(Session& session) {
     if (!outbox && !inbox)
         throw Refused(
             "ERROR:  neither pg_outbox nor pg_inbox is in this database\n"
-            "HINT:  Is it the right database? See docs/install.md.");
+            "HINT:  Is it the right database? See docs/installing.md.");
     std::string rows;
     for (const Finding& finding : findings) {
-        if ((finding.needs == Needs::outbox && !outbox) || (finding.needs == Needs::inbox && !inbox))
+        if ((finding.needs == Needs::outbox && !outbox) ||
+            (finding.needs == Needs::inbox && !inbox))
             continue;
         rows += std::string(rows.empty() ? "" : " UNION ALL ") + '(' + finding.rows + ')';
     }

@@ -125,7 +125,7 @@ Client::Client(const KafkaOptions& options, int wake) {
         throw SourceError(
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later",
             false);
-    if (given_up >= most_given_up)
+    if (given_up >= max_given_up)
         throw SourceError("connections that were given up have not ended", true);
     Configuration conf;
     configure(conf, options);

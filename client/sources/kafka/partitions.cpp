@@ -130,7 +130,7 @@ bool Partitions::read(const Place& place, std::int64_t offset, Delivery delivery
     delivery.handle = text_of({partition->number, offset});
     waiting_bytes_ += delivery.size;
     waiting_.push_back({partition->number, offset, std::move(delivery)});
-    if (partition->entries.size() < most_unsettled)
+    if (partition->entries.size() < max_unsettled)
         return true;
     partition->paused = true;
     return false;
@@ -153,7 +153,7 @@ std::vector<Place> Partitions::idle() const {
 std::vector<Place> Partitions::take_resumed() {
     std::vector<Place> resumed;
     for (auto& [place, partition] : partitions_)
-        if (partition.paused && partition.entries.size() < most_unsettled / 2) {
+        if (partition.paused && partition.entries.size() < max_unsettled / 2) {
             partition.paused = false;
             resumed.push_back(place);
         }

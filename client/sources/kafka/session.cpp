@@ -208,7 +208,7 @@ void Session::check_has_all(const std::vector<Place>& places) const {
         ours[place.topic]++;
     const rd_kafka_metadata_t* metadata = nullptr;
     if (const auto code =
-            rd_kafka_metadata(client_->get(), 0, nullptr, &metadata, longest_question.count()))
+            rd_kafka_metadata(client_->get(), 0, nullptr, &metadata, max_question.count()))
         throw SourceError(rd_kafka_err2str(code), true);
     std::string missing;
     for (int i = 0; i < metadata->topic_cnt; i++) {
@@ -231,7 +231,7 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
     for (rd_kafka_topic_partition_t& each : elements(*list))
         each.offset = std::chrono::ceil<milliseconds>(to.time_since_epoch()).count();
     rd_kafka_resp_err_t code =
-        rd_kafka_offsets_for_times(client_->get(), list.get(), longest_question.count());
+        rd_kafka_offsets_for_times(client_->get(), list.get(), max_question.count());
     std::vector<PlacedOffset> offsets;
     for (const rd_kafka_topic_partition_t& each : elements(*list)) {
         std::int64_t low = 0, offset = each.offset;
@@ -239,7 +239,7 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
             code = each.err;
         if (!code && offset < 0)  // no record is that late: go on at the end
             code = rd_kafka_query_watermark_offsets(client_->get(), each.topic, each.partition,
-                                                    &low, &offset, longest_question.count());
+                                                    &low, &offset, max_question.count());
         if (code)
             throw SourceError(
                 std::string("cannot find the offsets of a time: ") + rd_kafka_err2str(code), true);
@@ -275,7 +275,7 @@ void Session::seek_if_asked() {
         seek_->error = "the partitions of this process have changed";
     else
         seek_->error =
-            text_of(rd_kafka_seek_partitions(client_->get(), list.get(), longest_question.count()));
+            text_of(rd_kafka_seek_partitions(client_->get(), list.get(), max_question.count()));
     if (seek_->error.empty()) {
         pause(sought, false);
         for (const PlacedOffset& each : seek_->to)
@@ -314,7 +314,7 @@ bool Session::turn() {
 
 void Session::wait() {
     const Clock::time_point now = Clock::now();
-    Clock::time_point until = now + longest_sleep;
+    Clock::time_point until = now + max_sleep;
     if (to_assign_)
         until = std::min(until, load_at_);
     if (to_revoke_)
@@ -571,11 +571,11 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
 
 // Returns true if there may be more records, and room for them.
 bool Session::read_records() {
-    for (std::size_t read = 0; read < most_waiting;) {
+    for (std::size_t read = 0; read < max_waiting;) {
         {
             const std::lock_guard lock(mutex_);
-            starved_ = partitions_.waiting() >= most_waiting ||
-                       partitions_.waiting_bytes() >= most_waiting_bytes;
+            starved_ = partitions_.waiting() >= max_waiting ||
+                       partitions_.waiting_bytes() >= max_waiting_bytes;
             if (starved_)
                 return false;
         }
@@ -687,7 +687,7 @@ void Session::commit(const std::vector<PlacedOffset>& offsets) {
 // Delays the next commit until the rebalance is over. A commit in between would name the previous
 // generation, and the library would then regard its partitions as lost.
 void Session::wait_for_the_group() {
-    commit_at_ = Clock::now() + longest_rebalance;
+    commit_at_ = Clock::now() + max_rebalance;
 }
 
 void Session::committed(rd_kafka_event_t* event) {

@@ -84,7 +84,7 @@ void Claims::give_back(const Delivery& delivery, Micros now) {
     commands_.push_back({part(sequence, delivery.handle), at_once, true});
     if (delivery.event.ordering_key.empty())
         return;
-    if (awaited_.size() >= most_awaited)
+    if (awaited_.size() >= max_awaited)
         forget_awaited(now);
     awaited_[delivery.event.ordering_key][sequence] = now + 2 * ack_wait_;
 }

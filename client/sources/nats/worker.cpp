@@ -41,7 +41,7 @@ void Worker::starts() {
 // ---------------------------------------------------------------------------------------------
 
 int Worker::prepare() {
-    connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = largest_message});
+    connection_.emplace(setup_.config, clock_, outbox::NatsLimits{.message = max_message});
     return connection_->descriptor();
 }
 
@@ -150,7 +150,7 @@ void Worker::lost(std::string why, bool is_refusal, Micros now) {
     const std::string text = setup_.subscription + ": " + outbox::printable(why);
     if (!is_known_)
         give_up(text, has_worked_ || !is_refusal);
-    else if (refusals_ >= most_refusals)
+    else if (refusals_ >= max_refusals)
         give_up(text, has_worked_);
     else
         note(Level::warning, text);

@@ -13,7 +13,7 @@ static constexpr std::chrono::milliseconds request_limit = 10s;
 static constexpr std::chrono::milliseconds seek_limit = 60s;
 static constexpr Duration finish_limit = 1s;
 static constexpr std::chrono::milliseconds first_pause = 200ms;
-static constexpr std::chrono::milliseconds longest_pause = 30s;
+static constexpr std::chrono::milliseconds max_pause = 30s;
 // A stream that lived this long was healthy, whether or not messages came.
 static constexpr Duration good_life = 30s;
 
@@ -32,7 +32,7 @@ Session::Session(const PubSubOptions& options, Log log)
       subscription_("projects/" + options.project + "/subscriptions/" + options.subscription),
       client_id_(options.client_id.empty() ? random_name() : options.client_id),
       channel_(make_channel(options)),
-      pauses_(first_pause, longest_pause),
+      pauses_(first_pause, max_pause),
       leases_({options.min_ack_deadline, options.max_ack_deadline, options.max_lease}),
       housekeeper_([this] { keep_house(); }) {}
 

@@ -10,8 +10,8 @@ using namespace std::chrono_literals;
 // Pause for more settlements to gather. Extensions do not wait, and nacks are rare.
 static constexpr Duration gather_time = 10ms;
 
-static constexpr Duration first_pause = 200ms;
-static constexpr Duration longest_pause = 30s;
+static constexpr Duration first_settlement_pause = 200ms;
+static constexpr Duration max_settlement_pause = 30s;
 
 // Time after which a settlement is no longer sent. A lost extension is followed by the next one,
 // and a message whose nack was lost comes again when its lease ends.
@@ -74,9 +74,10 @@ std::optional<Batch> Settlements::take(Action action, SteadyTime now) {
 bool Settlements::again(Batch batch, SteadyTime now, double part) {
     if (now - batch.since >= patience(batch.action))
         return false;
-    const double longest = std::chrono::duration<double>(longest_pause).count();
-    const double pause = std::min(
-        longest, std::ldexp(std::chrono::duration<double>(first_pause).count(), batch.attempts++));
+    const double longest = std::chrono::duration<double>(max_settlement_pause).count();
+    const double pause =
+        std::min(longest, std::ldexp(std::chrono::duration<double>(first_settlement_pause).count(),
+                                     batch.attempts++));
     const std::chrono::duration<double> jittered(pause * (0.5 + part / 2));
     later_.emplace(now + std::chrono::duration_cast<Duration>(jittered), std::move(batch));
     return true;

@@ -61,13 +61,12 @@ outbox::AmqpConfig config_of(const RabbitmqOptions& options) {
 }
 
 rabbitmq::Setup setup_of(const RabbitmqOptions& options) {
-    check(!options.queue.empty() && options.queue.size() <= outbox::longest_short_string,
+    check(!options.queue.empty() && options.queue.size() <= outbox::max_short_string,
           "queue must be the name of a queue, of at most 255 bytes");
-    check(!options.virtual_host.empty() &&
-              options.virtual_host.size() <= outbox::longest_short_string,
+    check(!options.virtual_host.empty() && options.virtual_host.size() <= outbox::max_short_string,
           "virtual_host must be a name of at most 255 bytes");
-    check(options.user.size() <= outbox::longest_short_string && options.password.size() <= 1024 &&
-              options.connection_name.size() <= outbox::longest_short_string,
+    check(options.user.size() <= outbox::max_short_string && options.password.size() <= 1024 &&
+              options.connection_name.size() <= outbox::max_short_string,
           "user, password or connection_name is too long");
     check(!options.user.empty() || options.password.empty(), "password needs user");
     check(options.prefetch >= 1 && options.prefetch <= 10'000, "prefetch must be 1 to 10,000");

@@ -262,7 +262,7 @@ void Worker::lost(const std::string& why, bool is_refusal, Micros now) {
     refusals_ = is_refusal ? refusals_ + 1 : 0;
     if (phase_ != Phase::open || failure_)
         return;
-    if (!is_known_ || refusals_ >= most_refusals) {
+    if (!is_known_ || refusals_ >= max_refusals) {
         is_known_ = false;
         fail(text, has_worked_ || !is_refusal);
     } else {
@@ -307,7 +307,7 @@ void Worker::open_channel(Micros now) {
 void Worker::take_arrived(Micros now) {
     if (arrived_.empty() || stage_ == Stage::disconnected)
         return;
-    const std::size_t most = setup_.prefetch + (setup_.is_stream ? largest_chunk : 0);
+    const std::size_t most = setup_.prefetch + (setup_.is_stream ? max_chunk : 0);
     if (claims_.unacknowledged() + arrived_.size() > most) {
         lost("the server sent more messages than were asked for", false, now);
         return;
@@ -368,8 +368,8 @@ void Worker::enter(Message message) {
 }
 
 void Worker::send_acks() {
-    if (!claims_.has_acks() || connection_->unsent() > most_unsent ||
-        offsets_.size() > most_read_ahead)
+    if (!claims_.has_acks() || connection_->unsent() > max_unsent ||
+        offsets_.size() > max_read_ahead)
         return;
     for (const Claims::Ack& ack : claims_.take_acks())
         channel_.ack(*connection_, ack);

@@ -46,8 +46,8 @@ std::string joined(const std::vector<std::string>& streams) {
 }
 
 void check_names(const RedisOptions& options) {
-    constexpr std::size_t most_streams = 64;
-    check(!options.streams.empty() && options.streams.size() <= most_streams,
+    constexpr std::size_t max_streams = 64;
+    check(!options.streams.empty() && options.streams.size() <= max_streams,
           "streams must be 1 to 64 keys");
     const std::set<std::string> names(options.streams.begin(), options.streams.end());
     check(names.size() == options.streams.size() && !names.contains(""),

@@ -18,9 +18,9 @@ using outbox::StreamId;
 using Text = std::string_view;
 
 // After this many refusals in a row the source fails.
-static constexpr int most_refusals = 3;
-static constexpr unsigned most_redirects = 8;
-static constexpr std::size_t most_ids = 1000;  // of a command
+static constexpr int max_refusals = 3;
+static constexpr unsigned max_redirects = 8;
+static constexpr std::size_t max_ids = 1000;  // of a command
 
 // Time for which XREADGROUP blocks. A stop waits for it, and so do acknowledgements while entries
 // are held.
@@ -111,7 +111,7 @@ void Session::lost(std::string why, bool is_refusal, Micros now) {
     const std::string text = about(outbox::printable(why));
     if (!is_known_)
         failure_ = {text, has_worked_ || !is_refusal};
-    else if (refusals_ >= most_refusals)
+    else if (refusals_ >= max_refusals)
         failure_ = {text, has_worked_};
     else
         note(Level::warning, text);
@@ -129,7 +129,7 @@ bool Session::is_refused() const {
 void Session::follow(const outbox::Redirect& redirect, Micros now) {
     const Server server{redirect.host.empty() ? server_.host : redirect.host, redirect.port, false,
                         redirect.ask};
-    if (++redirects_ > most_redirects) {
+    if (++redirects_ > max_redirects) {
         lost("too many redirects; the last one is to " + server.host + ':' + server.port, false,
              now);
         return;
@@ -176,7 +176,7 @@ void Session::begin(Micros now) {
 
 // The command of the question must follow.
 void Session::put(Question question) {
-    question.due = clock_.now() + setup_.transport.request_timeout + longest_block_ms * 1000;
+    question.due = clock_.now() + setup_.transport.request_timeout + max_block_ms * 1000;
     if (server_.asks) {
         outbox::append_command_of(connection_->output(), Text("ASKING"));
         questions_.push_back({.kind = Question::Kind::asking, .due = question.due});
@@ -225,7 +225,7 @@ std::size_t Session::room() const {
     std::size_t expected = claims_.waiting();
     for (const Question& question : questions_)
         expected += question.count;
-    if (expected > setup_.prefetch / 2 || claims_.waiting_bytes() >= most_waiting_bytes)
+    if (expected > setup_.prefetch / 2 || claims_.waiting_bytes() >= max_waiting_bytes)
         return 0;
     return std::min(page_, setup_.prefetch - expected);
 }
@@ -235,9 +235,8 @@ void Session::read(std::size_t room) {
     const bool is_short = claims_.held() > 0 || !questions_.empty();
     ask({.kind = in_history_ ? Question::Kind::history : Question::Kind::news, .count = count},
         Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer), Text("COUNT"),
-        static_cast<std::int64_t>(count), Text("BLOCK"),
-        is_short ? short_block_ms : longest_block_ms, Text("STREAMS"), Text(stream_),
-        Text(in_history_ ? history_from_.text() : ">"));
+        static_cast<std::int64_t>(count), Text("BLOCK"), is_short ? short_block_ms : max_block_ms,
+        Text("STREAMS"), Text(stream_), Text(in_history_ ? history_from_.text() : ">"));
 }
 
 void Session::claim(std::size_t room) {
@@ -248,24 +247,24 @@ void Session::claim(std::size_t room) {
 
 Micros Session::converse(Micros now) {
     using Kind = Question::Kind;
-    for (Claims::Ids ids = claims_.next_acks(most_ids); !ids.empty();
-         ids = claims_.next_acks(most_ids))
+    for (Claims::Ids ids = claims_.next_acks(max_ids); !ids.empty();
+         ids = claims_.next_acks(max_ids))
         ask_about(Kind::ack, ids);
     if (is_closing_) {
         const Claims::Ids ids = claims_.give_back_all();
-        for (std::size_t at = 0; at < ids.size(); at += most_ids)
+        for (std::size_t at = 0; at < ids.size(); at += max_ids)
             ask_about(Kind::give_back,
                       Claims::Ids(ids.begin() + static_cast<std::ptrdiff_t>(at),
                                   ids.begin() + static_cast<std::ptrdiff_t>(
-                                                    std::min(ids.size(), at + most_ids))));
+                                                    std::min(ids.size(), at + max_ids))));
         return outbox::never;
     }
     if (failure_)
         return outbox::never;
     const bool is_touching = is_asked(Kind::history) || is_asked(Kind::claim);
     if (!is_touching)
-        for (Claims::Ids ids = claims_.next_extensions(most_ids, now); !ids.empty();
-             ids = claims_.next_extensions(most_ids, now))
+        for (Claims::Ids ids = claims_.next_extensions(max_ids, now); !ids.empty();
+             ids = claims_.next_extensions(max_ids, now))
             ask_about(Kind::extend, ids);
     if (const std::size_t most = room();
         most > 0 && !in_history_ && !is_touching && now >= claim_at_)
@@ -442,7 +441,7 @@ void Session::take_entries(const Question& question, const RespValue& answer) {
     pauses_.reset();
     if (!found->entries.empty())
         page_ = std::clamp(page_bytes / (connection_->answer_bytes() / found->entries.size() + 1),
-                           std::size_t{1}, longest_page);
+                           std::size_t{1}, max_page);
     if (question.kind == Question::Kind::history) {
         take_history(question, *found);
         return;

@@ -87,7 +87,7 @@ std::optional<Claims::Batch> Claims::next(Micros now) {
         return extensions(now);
     if (!removals_.empty())
         return partings(Change::remove, removals_, now);
-    const std::size_t count = std::min(releases_.size(), most_per_request);
+    const std::size_t count = std::min(releases_.size(), max_per_request);
     const bool are_free =
         std::none_of(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(count),
                      [&](const Parting& p) { return extending_.contains(p.handle); });
@@ -100,7 +100,7 @@ std::optional<Claims::Batch> Claims::next(Micros now) {
 
 Claims::Batch Claims::partings(Change change, std::deque<Parting>& queue, Micros now) {
     Batch batch{change, {}, {}, now};
-    while (!queue.empty() && batch.handles.size() < most_per_request) {
+    while (!queue.empty() && batch.handles.size() < max_per_request) {
         batch.handles.push_back(std::move(queue.front().handle));
         batch.until.push_back(queue.front().until);
         queue.pop_front();
@@ -113,7 +113,7 @@ Claims::Batch Claims::partings(Change change, std::deque<Parting>& queue, Micros
 Claims::Batch Claims::extensions(Micros now) {
     Batch batch{Change::extend, {}, {}, now};
     while (!due_.empty() && due_.begin()->first <= now + visibility_ / 8 &&
-           batch.handles.size() < most_per_request) {
+           batch.handles.size() < max_per_request) {
         const std::string handle = std::move(due_.begin()->second);
         due_.erase(due_.begin());
         held_.at(handle).due = due_.end();

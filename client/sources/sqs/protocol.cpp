@@ -29,7 +29,7 @@ static void append_member(std::string& out, std::string_view name, std::int64_t 
 std::string receive_request(const ReceiveRequest& request) {
     std::string body = "{";
     append_member(body, "QueueUrl", request.queue_url);
-    append_member(body, "MaxNumberOfMessages", static_cast<std::int64_t>(most_per_request));
+    append_member(body, "MaxNumberOfMessages", static_cast<std::int64_t>(max_per_request));
     append_member(body, "WaitTimeSeconds", request.wait.count());
     append_member(body, "VisibilityTimeout", request.visibility.count());
     if (!request.attempt_id.empty())

@@ -14,7 +14,7 @@
 
 namespace inbox::sqs {
 
-constexpr std::size_t most_per_request = 10;
+constexpr std::size_t max_per_request = 10;
 
 struct Message {
     std::string id;

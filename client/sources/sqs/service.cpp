@@ -16,7 +16,7 @@ using outbox::Micros;
 // Enough for ten messages of 1 MiB in which all characters are escaped.
 static constexpr std::size_t kept_messages = 64 * 1024 * 1024;
 
-static constexpr std::size_t most_other_connections = 8;
+static constexpr std::size_t max_other_connections = 8;
 
 static int make_epoll() {
     const int descriptor = epoll_create1(EPOLL_CLOEXEC);
@@ -60,7 +60,7 @@ outbox::Transport& Service::transport_for(Request::Kind kind) {
     if (transport == nullptr) {
         outbox::TransportConfig config =
             outbox::transport_config(options_, clock_, service_.url(),
-                                     is_poll ? options_.max_connections : most_other_connections);
+                                     is_poll ? options_.max_connections : max_other_connections);
         if (is_poll)
             config.request_timeout += poll_;
         transport = outbox::create_transport(std::move(config));

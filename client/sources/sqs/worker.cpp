@@ -16,9 +16,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // Limit of delete and visibility requests under way.
-static constexpr std::size_t most_changes = 8;
+static constexpr std::size_t max_changes = 8;
 // After this many refusals of polls in a row the source fails.
-static constexpr int most_refusals = 3;
+static constexpr int max_refusals = 3;
 
 static Micros micros(microseconds time) {
     return time.count();
@@ -105,7 +105,7 @@ Micros Worker::send_changes(Micros now) {
         return claims_.deadline();
     if (now < change_at_)
         return change_at_;
-    while (service_->under_way(Request::Kind::change) < most_changes) {
+    while (service_->under_way(Request::Kind::change) < max_changes) {
         if (!has_keys(now))
             return now < change_at_ ? change_at_ : outbox::never;
         std::optional<Claims::Batch> batch = claims_.next(now);
@@ -133,8 +133,8 @@ bool Worker::wants_to_receive() const {
     if (queue_url_.empty())
         return service_->under_way(Request::Kind::look_up) == 0;
     const std::size_t coming =
-        (service_->under_way(Request::Kind::poll) + 1) * most_per_request;  // with one more poll
-    return claims_.buffered() + coming <= pollers_ * most_per_request;
+        (service_->under_way(Request::Kind::poll) + 1) * max_per_request;  // with one more poll
+    return claims_.buffered() + coming <= pollers_ * max_per_request;
 }
 
 bool Worker::has_keys(Micros now) {
@@ -255,7 +255,7 @@ void Worker::poll_failed(const Request& request, Micros now) {
         return;
     poll_at_ = now + std::max(poll_pauses_.next(), failure.retry_after);
     refusals_ = failure.refused ? refusals_ + 1 : 0;
-    if (refusals_ < most_refusals)
+    if (refusals_ < max_refusals)
         note(Level::warning, text);
     else
         fail(text, has_worked_);

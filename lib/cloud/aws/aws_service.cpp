@@ -20,27 +20,27 @@ static constexpr AwsTraits sqs{.name = "sqs",
                                .resource = "",
                                .action = "AmazonSQS.",
                                .content_type = "application/x-amz-json-1.0",
-                               .most_entries = 10,
-                               .most_bytes = 1024 * 1024,
-                               .longest_name = 80};
+                               .max_entries = 10,
+                               .max_bytes = 1024 * 1024,
+                               .max_name = 80};
 static constexpr AwsTraits sns{.name = "sns",
                                .title = "SNS",
                                .place = "topic",
                                .resource = "",
                                .action = "",
                                .content_type = "application/x-www-form-urlencoded; charset=utf-8",
-                               .most_entries = 10,
-                               .most_bytes = 256 * 1024,
-                               .longest_name = 256};
+                               .max_entries = 10,
+                               .max_bytes = 256 * 1024,
+                               .max_name = 256};
 static constexpr AwsTraits kinesis{.name = "kinesis",
                                    .title = "Kinesis",
                                    .place = "stream",
                                    .resource = "stream/",
                                    .action = "Kinesis_20131202.",
                                    .content_type = "application/x-amz-json-1.1",
-                                   .most_entries = 500,
-                                   .most_bytes = 10 * 1024 * 1024,
-                                   .longest_name = 128};
+                                   .max_entries = 500,
+                                   .max_bytes = 10 * 1024 * 1024,
+                                   .max_name = 128};
 
 static constexpr AwsTraits eventbridge{.name = "events",
                                        .title = "EventBridge",
@@ -48,9 +48,9 @@ static constexpr AwsTraits eventbridge{.name = "events",
                                        .resource = "event-bus/",
                                        .action = "AWSEvents.",
                                        .content_type = "application/x-amz-json-1.1",
-                                       .most_entries = 10,
-                                       .most_bytes = 1024 * 1024,
-                                       .longest_name = 256};
+                                       .max_entries = 10,
+                                       .max_bytes = 1024 * 1024,
+                                       .max_name = 256};
 
 static const AwsTraits& traits_of(AwsKind kind) {
     switch (kind) {
@@ -105,7 +105,7 @@ void AwsService::sign(Exchange& exchange, const AwsKeys& keys, Micros unix_now,
     if (!traits_.action.empty())
         target = std::string(traits_.action) + std::string(action);
     exchange.content.body = exchange.content.buffer;
-    exchange.keep_body = std::max(kept_answer, traits_.most_entries * kept_of_entry);
+    exchange.keep_body = std::max(kept_answer, traits_.max_entries * kept_of_entry);
     std::vector<HeaderField> fields{{"Content-Type", traits_.content_type}, {"X-Amz-Date", time}};
     if (!target.empty())
         fields.push_back({"X-Amz-Target", target});

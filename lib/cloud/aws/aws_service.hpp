@@ -20,9 +20,9 @@ struct AwsTraits {
     std::string_view resource;  // the beginning of a name in an ARN
     std::string_view action;    // the beginning of X-Amz-Target; empty if the body names the action
     std::string_view content_type;
-    std::size_t most_entries;  // in a request
-    std::size_t most_bytes;    // of all entries of a request
-    std::size_t longest_name;  // of a queue, topic, stream or event bus
+    std::size_t max_entries;  // in a request
+    std::size_t max_bytes;    // of all entries of a request
+    std::size_t max_name;     // of a queue, topic, stream or event bus
 };
 
 class AwsService {

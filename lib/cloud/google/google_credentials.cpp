@@ -20,7 +20,7 @@ constexpr const char* pubsub_scope = "https://www.googleapis.com/auth/pubsub";
 constexpr std::int64_t token_lifetime = 3600;  // in seconds; the longest that Google accepts
 constexpr Micros renew_ahead = seconds(225);   // like Google's own clients
 constexpr Micros renew_again = seconds(10);    // after a renewal that failed
-constexpr std::size_t longest_token = 16 * 1024;
+constexpr std::size_t max_token = 16 * 1024;
 
 // The lifetime of a token. A token is renewed when it is needed, not while nothing is sent.
 class Lease {
@@ -148,7 +148,7 @@ class MetadataCredentials final : public GoogleCredentials {
                                        .max_connections = 1});
         exchange_.method = "GET";
         exchange_.content.headers = "Metadata-Flavor: Google\r\n";
-        exchange_.keep_body = longest_token;
+        exchange_.keep_body = max_token;
         done_.reserve(1);
     }
 

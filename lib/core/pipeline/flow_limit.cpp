@@ -65,7 +65,7 @@ void FlowLimit::lower(Micros now, double share, double rate) noexcept {
     if (!is_lowered())
         limit_ = rate;
     if (is_in_vain(share)) {
-        tolerated_ = std::min(most_tolerated, share * 1.25);
+        tolerated_ = std::min(max_tolerated, share * 1.25);
         limit_ = rate_before_ = 0;
         return;
     }
@@ -79,7 +79,7 @@ void FlowLimit::lower(Micros now, double share, double rate) noexcept {
 // Lowering the rate is in vain if the share of throttled answers does not fall with it. If a
 // receiver sheds load, the share falls with the rate.
 bool FlowLimit::is_in_vain(double share) const noexcept {
-    return rate_before_ > 0 && limit_ <= rate_before_ / 2 && share < most_tolerated &&
+    return rate_before_ > 0 && limit_ <= rate_before_ / 2 && share < max_tolerated &&
            share > share_before_ * 4 / 5;
 }
 

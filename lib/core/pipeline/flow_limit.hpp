@@ -25,7 +25,7 @@ namespace outbox {
 class FlowLimit {
   public:
     static constexpr double tolerated = 1.0 / 12;
-    static constexpr double most_tolerated = 1.0 / 2;
+    static constexpr double max_tolerated = 1.0 / 2;
     static constexpr double growth = 1.0 + 1.0 / 20;
     // After this many samples in a row without a throttled answer the limit grows faster: there may
     // be far more room.

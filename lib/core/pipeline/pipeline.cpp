@@ -35,20 +35,20 @@ Pipeline::~Pipeline() {
 // The log's side
 // ---------------------------------------------------------------------------------------------
 
-std::size_t Pipeline::most_bytes() const noexcept {
+std::size_t Pipeline::held_bytes_limit() const noexcept {
     return limits_.budget == nullptr ? limits_.max_bytes
                                      : std::min(limits_.max_bytes, limits_.budget->share());
 }
 
 bool Pipeline::has_memory() const noexcept {
-    return unsettled_ < limits_.max_events && held_bytes_ < most_bytes();
+    return unsettled_ < limits_.max_events && held_bytes_ < held_bytes_limit();
 }
 
 // Retries and fresh keys for probes may use a quarter more than the limit, so that they do not wait
 // until the log is settled.
 bool Pipeline::has_spare_memory() const noexcept {
     const auto more = [](std::size_t usual) { return usual + std::max<std::size_t>(usual / 4, 1); };
-    return unsettled_ < more(limits_.max_events) && held_bytes_ < more(most_bytes());
+    return unsettled_ < more(limits_.max_events) && held_bytes_ < more(held_bytes_limit());
 }
 
 // A crash repeats at most this many events.

@@ -239,7 +239,7 @@ class Pipeline {
         bool hangs = false;
     };
 
-    std::size_t most_bytes() const noexcept;
+    std::size_t held_bytes_limit() const noexcept;
     bool has_memory() const noexcept;
     bool has_spare_memory() const noexcept;
     bool has_span() const noexcept;
@@ -261,7 +261,7 @@ class Pipeline {
 
     // Sending.
     std::size_t most_requests() const noexcept;
-    std::size_t most_suspects() const noexcept;
+    std::size_t suspects_allowed() const noexcept;
     void submit_ready(Micros now);
     bool send_one(Micros now);
     bool send_fresh(Micros now, bool probe);
@@ -317,7 +317,7 @@ class Pipeline {
     void refuse(Tracked& event, const std::string& error, bool permanent);
 
     // Freeing memory.
-    std::size_t most_waiting() const noexcept;
+    std::size_t max_waiting() const noexcept;
     bool is_crowded() const noexcept;
     bool is_stretched() const noexcept;
     bool blocks(const Lane& lane) const noexcept;

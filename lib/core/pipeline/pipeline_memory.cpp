@@ -15,12 +15,12 @@ static constexpr Micros lasting_request = milliseconds(500);
 static constexpr Micros room_pause = milliseconds(10);
 static constexpr Micros room_long_pause = milliseconds(100);
 
-std::size_t Pipeline::most_waiting() const noexcept {
+std::size_t Pipeline::max_waiting() const noexcept {
     return std::max(few_events, limits_.max_events / 4);
 }
 
 bool Pipeline::is_crowded() const noexcept {
-    return chains_.held_back() > most_waiting() || (suspects() > 0 && starves());
+    return chains_.held_back() > max_waiting() || (suspects() > 0 && starves());
 }
 
 // A crash would repeat much, because events in front are not settled.
@@ -72,7 +72,7 @@ void Pipeline::make_room(Micros now) {
     next_room_at_ = now + (records_.empty() ? room_long_pause : room_pause);
 }
 
-// Suspects leave with the events behind them, until half of most_waiting() is left. Suspects that
+// Suspects leave with the events behind them, until half of max_waiting() is left. Suspects that
 // failed only once, and requests that only just began to hang, stay: most of these end soon, and a
 // retry of a key that has left is slower. If nothing else can go on, those with a long wait ahead
 // leave too.
@@ -81,7 +81,7 @@ void Pipeline::release_behind_suspects(Micros now) {
     const auto lasts = [&](const Request& request) {
         return (request.hangs || !request.fresh) && now - request.sent_at >= lasting_request;
     };
-    const auto enough = [&] { return !starved && chains_.held_back() <= most_waiting() / 2; };
+    const auto enough = [&] { return !starved && chains_.held_back() <= max_waiting() / 2; };
     lanes_.for_each([&](Lane& lane) {
         const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
         for (Tracked* event : suspects)

@@ -9,7 +9,7 @@ std::size_t Pipeline::most_requests() const noexcept {
     return capabilities_.max_batches + capabilities_.more_batches;
 }
 
-std::size_t Pipeline::most_suspects() const noexcept {
+std::size_t Pipeline::suspects_allowed() const noexcept {
     return std::max<std::size_t>(1, most_requests() / suspects_share);
 }
 
@@ -114,7 +114,7 @@ Tracked* Pipeline::due_suspect(const Lane& lane, Micros now) const noexcept {
     if (seldom != nullptr && seldom->again_at <= now)
         return seldom;
     Tracked* often = first_often(lane);
-    const std::size_t most = std::max<std::size_t>(1, most_suspects() / 2);
+    const std::size_t most = std::max<std::size_t>(1, suspects_allowed() / 2);
     return often != nullptr && often->again_at <= now && often_in_flight_ < most ? often : nullptr;
 }
 
@@ -122,7 +122,7 @@ bool Pipeline::send_suspect(Micros now) {
     const std::size_t most = most_requests();
     const std::size_t occupied = suspects_in_flight_ + hanging_;
     // Keeps the last request free for fresh events.
-    if (suspects_in_flight_ >= most_suspects() || (most > 1 && occupied + 1 >= most))
+    if (suspects_in_flight_ >= suspects_allowed() || (most > 1 && occupied + 1 >= most))
         return false;
     Tracked* first = nullptr;
     lanes_.for_each([&](Lane& lane) {

@@ -10,9 +10,9 @@
 namespace outbox {
 
 static constexpr std::string_view protocol_header{"AMQP\0\0\x09\x01", 8};
-static constexpr std::uint16_t most_channels = 1024;
-static constexpr std::size_t largest_frame = 128 * 1024;
-static constexpr Micros longest_heartbeat = seconds(30);
+static constexpr std::uint16_t wanted_channels = 1024;
+static constexpr std::size_t wanted_frame = 128 * 1024;
+static constexpr Micros max_heartbeat = seconds(30);
 // A server may send its first frames before anything was agreed. Its properties are in one of them.
 static constexpr std::size_t frame_before_login = 64 * 1024;
 
@@ -255,12 +255,12 @@ void AmqpConnection::tuned(const Frame& frame) {
         return;
     }
     // 0 means unlimited, and for the heartbeat that there is none.
-    max_frame_ = std::min<std::size_t>(largest_frame,
-                                       tune->frame_max == 0 ? largest_frame : tune->frame_max);
+    max_frame_ =
+        std::min<std::size_t>(wanted_frame, tune->frame_max == 0 ? wanted_frame : tune->frame_max);
     max_channels_ =
-        std::min(most_channels, tune->channel_max == 0 ? most_channels : tune->channel_max);
-    heartbeat_ = std::min(longest_heartbeat,
-                          tune->heartbeat == 0 ? longest_heartbeat : seconds(tune->heartbeat));
+        std::min(wanted_channels, tune->channel_max == 0 ? wanted_channels : tune->channel_max);
+    heartbeat_ =
+        std::min(max_heartbeat, tune->heartbeat == 0 ? max_heartbeat : seconds(tune->heartbeat));
     amqp_connection_tune_ok_t answer{
         .channel_max = max_channels_,
         .frame_max = static_cast<std::uint32_t>(max_frame_),

@@ -42,7 +42,7 @@ inline std::string_view text_of(amqp_bytes_t bytes) noexcept {
 }
 
 // Longest name of an exchange, a routing key or a header.
-inline constexpr std::size_t longest_short_string = 255;
+inline constexpr std::size_t max_short_string = 255;
 
 // These append to what will be sent. They throw std::bad_alloc.
 

@@ -30,7 +30,7 @@ class AwsCheck final : public RequestCheck {
 
     AwsCheck(const AwsSinkOptions& options, const CheckContext& context)
         : kind_(options.kind),
-          largest_record_(options.largest_record),
+          max_record_(options.max_record),
           clock_(context.clock),
           service_(options.kind, options.aws) {
         const TargetNames names(options.kind, options.target, options.source);
@@ -113,7 +113,7 @@ class AwsCheck final : public RequestCheck {
         if (stream->status != "ACTIVE" && stream->status != "UPDATING")
             return {subject, false, "its status is " + printable(stream->status)};
         const std::size_t most = 1024 * static_cast<std::size_t>(stream->max_record_kib);
-        if (most != 0 && most < largest_record_)
+        if (most != 0 && most < max_record_)
             return {subject, false,
                     "it takes records of " + std::to_string(stream->max_record_kib) +
                         " KiB, less than the option max_record_size says"};
@@ -146,7 +146,7 @@ class AwsCheck final : public RequestCheck {
     }
 
     const AwsKind kind_;
-    const std::size_t largest_record_;  // Kinesis only
+    const std::size_t max_record_;  // Kinesis only
     const Clock& clock_;
     AwsService service_;
     AwsCredentials* credentials_ = nullptr;  // owned by the base class

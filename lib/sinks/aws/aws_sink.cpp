@@ -10,7 +10,7 @@ AwsSink::AwsSink(const AwsSinkOptions& options, const Clock& clock)
     : RequestSink(clock, options.transport),
       names_(options.kind, options.target, options.source),
       service_(options.kind, options.aws),
-      batch_size_(std::min(options.batch_size, service_.traits().most_entries)),
+      batch_size_(std::min(options.batch_size, service_.traits().max_entries)),
       receipts_(options.receipts) {
     auto credentials =
         std::make_unique<AwsCredentials>(options.aws, options.transport.request_timeout, clock);
@@ -20,7 +20,7 @@ AwsSink::AwsSink(const AwsSinkOptions& options, const Clock& clock)
 
 Capabilities AwsSink::usual_capabilities() const noexcept {
     return {.max_batch_events = batch_size_,
-            .max_batch_bytes = service_.traits().most_bytes,
+            .max_batch_bytes = service_.traits().max_bytes,
             .max_batches = connections(),
             .more_batches = more_connections(),
             .lanes = !names_.is_constant()};
@@ -42,12 +42,12 @@ std::string AwsSink::subject(const Exchange& exchange) const {
 
 std::optional<Outcome> AwsSink::check_name(const Exchange& exchange,
                                            const std::string& name) const {
-    if (name.size() <= service_.traits().longest_name)
+    if (name.size() <= service_.traits().max_name)
         return std::nullopt;
     Outcome outcome =
         refused(exchange, subject(exchange) + ": the name has " + std::to_string(name.size()) +
-                              " characters, at most " +
-                              std::to_string(service_.traits().longest_name) + " are allowed");
+                              " characters, at most " + std::to_string(service_.traits().max_name) +
+                              " are allowed");
     if (names_.is_constant()) {  // the name is the same for all events, so no event is at fault
         outcome.fate = Fate::unavailable;
         outcome.permanent = false;

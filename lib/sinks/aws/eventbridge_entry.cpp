@@ -10,8 +10,8 @@
 
 namespace outbox {
 
-static constexpr std::size_t time_size = 14;             // as the service counts it
-static constexpr std::size_t longest_detail_type = 128;  // characters
+static constexpr std::size_t time_size = 14;         // as the service counts it
+static constexpr std::size_t max_detail_type = 128;  // characters
 
 static bool is_json_object(std::string_view payload) noexcept {
     const std::size_t first = payload.find_first_not_of(" \t\r\n");
@@ -36,9 +36,9 @@ std::string trace_header_of(std::string_view traceparent) {
 std::optional<std::string> EventBridgeEntry::assign(const Event& event, const EntryStyle& style) {
     event_ = &event;
     // The service confirms an event with a longer type, and drops it.
-    if (const std::size_t length = character_count(event.event_type); length > longest_detail_type)
+    if (const std::size_t length = character_count(event.event_type); length > max_detail_type)
         return "the event type has " + std::to_string(length) +
-               " characters, EventBridge takes at most " + std::to_string(longest_detail_type);
+               " characters, EventBridge takes at most " + std::to_string(max_detail_type);
     source_.clear();
     style.source.append_to(source_, event, style.database);
     if (style.format == EventFormat::payload) {
@@ -80,10 +80,9 @@ void EventBridgeEntry::append_to(std::string& body, std::string_view bus) const 
 std::size_t entry_size_bound(const Event& event, const EntryStyle& style) noexcept {
     // Each field of the template has at least this length there.
     constexpr std::size_t shortest_field = 7;
-    const std::size_t longest_value = std::max({event.topic.size(), event.aggregate_type.size(),
-                                                event.event_type.size(), style.database.size()});
-    const std::size_t source =
-        style.source_text + (style.source_text / shortest_field) * longest_value;
+    const std::size_t max_value = std::max({event.topic.size(), event.aggregate_type.size(),
+                                            event.event_type.size(), style.database.size()});
+    const std::size_t source = style.source_text + (style.source_text / shortest_field) * max_value;
     const std::size_t detail = style.format == EventFormat::payload
                                    ? event.payload.size()
                                    : event_document_bound(event, style.source_prefix);

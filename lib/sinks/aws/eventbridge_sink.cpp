@@ -16,7 +16,7 @@ namespace outbox {
 namespace {
 
 constexpr Micros look_again = seconds(60);
-constexpr std::size_t most_known_buses = 10'000;
+constexpr std::size_t max_known_buses = 10'000;
 
 class EventBridgeSink final : public AwsSink {
   public:
@@ -71,7 +71,7 @@ class EventBridgeSink final : public AwsSink {
             entry_.append_to(body, bus);
         }
         body += "]}";
-        const std::size_t most = service().traits().most_bytes;
+        const std::size_t most = service().traits().max_bytes;
         if (bytes > most)
             return refused(exchange,
                            std::string(exchange.batch->events.size() == 1 ? "the entry has "
@@ -85,7 +85,7 @@ class EventBridgeSink final : public AwsSink {
         if (exchange.step != look || exchange.status != 200)
             return false;
         const std::string name = name_of(exchange);
-        if (looked_at_.size() >= most_known_buses)
+        if (looked_at_.size() >= max_known_buses)
             looked_at_.clear();
         looked_at_[name] = clock().now();
         exchange.step = send;

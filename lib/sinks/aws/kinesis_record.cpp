@@ -11,12 +11,12 @@
 
 namespace outbox {
 
-static constexpr std::size_t longest_key = 256;  // characters
+static constexpr std::size_t max_key = 256;  // characters
 
 void append_partition_key(std::string& out, const Event& event) {
     if (event.ordering_key.empty())
         append_uuid(out, event.event_id);
-    else if (character_count(event.ordering_key) <= longest_key)
+    else if (character_count(event.ordering_key) <= max_key)
         out += event.ordering_key;
     else
         out += sha256_hex(event.ordering_key);
@@ -34,8 +34,8 @@ void KinesisRecord::assign(const Event& event, const RecordStyle& style) {
 }
 
 std::size_t record_size_bound(const Event& event, const RecordStyle& style) noexcept {
-    constexpr std::size_t longest_hash_or_id = 64;
-    const std::size_t key = std::max(event.ordering_key.size(), longest_hash_or_id);
+    constexpr std::size_t max_hash_or_id = 64;
+    const std::size_t key = std::max(event.ordering_key.size(), max_hash_or_id);
     if (style.format == EventFormat::payload)
         return key + event.payload.size();
     return key + event_document_bound(event, style.source_prefix);

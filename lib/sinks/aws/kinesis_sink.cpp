@@ -21,11 +21,11 @@ class KinesisSink final : public AwsSink {
     KinesisSink(const AwsSinkOptions& options, const Clock& clock)
         : AwsSink(options, clock),
           style_{options.format, source_prefix(options.source)},
-          largest_record_(options.largest_record) {}
+          max_record_(options.max_record) {}
 
     Capabilities capabilities() const noexcept override {
         Capabilities capabilities = usual_capabilities();
-        capabilities.max_batch_bytes = std::max(usual_batch_bytes, largest_record_);
+        capabilities.max_batch_bytes = std::max(usual_batch_bytes, max_record_);
         capabilities.keys = KeyPolicy::one_each;
         return capabilities;
     }
@@ -44,10 +44,10 @@ class KinesisSink final : public AwsSink {
         begin_records(body, service().address_of(name));
         for (const Event* event : exchange.batch->events) {
             record_.assign(*event, style_);
-            if (record_.size() > largest_record_)
+            if (record_.size() > max_record_)
                 return refused(exchange, "the record has " + std::to_string(record_.size()) +
                                              " bytes, more than the " +
-                                             std::to_string(largest_record_) +
+                                             std::to_string(max_record_) +
                                              " of the option max_record_size");
             add_record(body, record_);
         }
@@ -64,7 +64,7 @@ class KinesisSink final : public AwsSink {
     }
 
     const RecordStyle style_;
-    const std::size_t largest_record_;
+    const std::size_t max_record_;
     KinesisRecord record_;  // scratch space
 };
 

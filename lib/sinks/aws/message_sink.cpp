@@ -49,12 +49,12 @@ class MessageSink : public AwsSink {
             add_entry(body, i, message_);
         }
         end_batch(body);
-        if (bytes > traits.most_bytes)
+        if (bytes > traits.max_bytes)
             return refused(
                 exchange,
                 std::string(events.size() == 1 ? "the message has " : "the messages have ") +
                     std::to_string(bytes) + " bytes, " + std::string(traits.title) +
-                    " takes at most " + std::to_string(traits.most_bytes));
+                    " takes at most " + std::to_string(traits.max_bytes));
         return std::nullopt;
     }
 
@@ -80,7 +80,7 @@ class SqsSink final : public MessageSink {
   private:
     enum Step { send, look_up };
 
-    static constexpr std::size_t most_known_urls = 10'000;
+    static constexpr std::size_t max_known_urls = 10'000;
 
     std::optional<Outcome> encode(Exchange& exchange) override {
         const std::string name = name_of(exchange);
@@ -109,7 +109,7 @@ class SqsSink final : public MessageSink {
         const std::string queue_url = parse_sqs_queue_url(exchange.body);
         if (queue_url.empty())
             return false;
-        if (known_urls_.size() >= most_known_urls)
+        if (known_urls_.size() >= max_known_urls)
             known_urls_.clear();
         known_urls_[name_of(exchange)] = queue_url;
         exchange.step = send;

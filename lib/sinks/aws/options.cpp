@@ -252,7 +252,7 @@ AwsSinkOptions aws_sink_options(const Destination& destination) {
             options.target = values.name(stream);
             options.format = event_format(values, record_format);
             options.batch_size = values.number(records);
-            options.largest_record = values.number(max_record_size) * 1024;
+            options.max_record = values.number(max_record_size) * 1024;
             break;
         case AwsKind::eventbridge:
             options.target = values.name(event_bus);

@@ -17,7 +17,7 @@ struct AwsSinkOptions {
     bool receipts = false;
     EventFormat format = EventFormat::attributes;
     std::size_t batch_size = 0;
-    std::size_t largest_record = 0;  // bytes; Kinesis only
+    std::size_t max_record = 0;  // bytes; Kinesis only
     // EventBridge only.
     TextTemplate event_source{};
     std::size_t event_source_text = 0;  // length of that option

@@ -34,9 +34,9 @@ struct EndpointCopy {
 class EndpointCopies {
   public:
     // Above this, no further events are copied.
-    static constexpr std::size_t most_copies = 200'000;
+    static constexpr std::size_t max_copies = 200'000;
     // Above this, no further events are fetched.
-    static constexpr std::size_t most_fetched_bytes = 32 * 1024 * 1024;
+    static constexpr std::size_t max_fetched_bytes = 32 * 1024 * 1024;
 
     EventSource& add(Batch& batch);
     EventSource& add(std::vector<std::unique_ptr<EventBlock>> blocks);
@@ -46,8 +46,8 @@ class EndpointCopies {
     EndpointCopy copy(Event& event, EventSource& source, Micros queued_at) noexcept;
     void release(const EndpointCopy& copy);
 
-    bool is_full() const noexcept { return count_ >= most_copies; }
-    bool may_fetch() const noexcept { return fetched_bytes_ < most_fetched_bytes; }
+    bool is_full() const noexcept { return count_ >= max_copies; }
+    bool may_fetch() const noexcept { return fetched_bytes_ < max_fetched_bytes; }
     // Returns the number of events that the pipeline has in memory for the remaining copies.
     std::size_t held_events() const noexcept { return held_events_; }
     std::size_t count() const noexcept { return count_; }

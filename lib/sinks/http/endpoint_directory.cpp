@@ -38,7 +38,7 @@ const EndpointDirectory::Lanes& EndpointDirectory::of_topic(std::string_view top
     if (known != cache_.end())
         return known->second;
     Lanes lanes = found(topic);
-    if (cache_.size() >= most_cached_topics || cached_ + lanes.size() > most_cached) {
+    if (cache_.size() >= max_cached_topics || cached_ + lanes.size() > max_cached) {
         cache_.clear();
         cached_ = 0;
     }

@@ -4,7 +4,7 @@
 
 namespace outbox {
 
-static constexpr std::size_t most_suspects = 8;
+static constexpr std::size_t max_suspects = 8;
 // Without other events to compare with, an event that failed this often in a row is at fault.
 static constexpr unsigned failures_of_the_only_event = 10;
 
@@ -46,7 +46,7 @@ bool EndpointHealth::blames_event(std::int64_t position, bool no_other_event) {
         std::find_if(suspects_.begin(), suspects_.end(),
                      [&](const Suspect& suspect) { return suspect.position == position; });
     if (known == suspects_.end()) {
-        if (suspects_.size() == most_suspects)
+        if (suspects_.size() == max_suspects)
             suspects_.erase(suspects_.begin());
         suspects_.push_back({.position = position, .failures = 1});
         return false;

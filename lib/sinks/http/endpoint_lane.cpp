@@ -8,9 +8,9 @@
 namespace outbox {
 
 // Looks no further: behind these, all keys wait.
-static constexpr std::size_t most_looked_at = 64;
+static constexpr std::size_t max_looked_at = 64;
 // After failures one of these keys is tried.
-static constexpr std::size_t most_tried = 8;
+static constexpr std::size_t max_tried = 8;
 
 static bool contains(const std::vector<std::string_view>& keys, std::string_view key) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -22,8 +22,8 @@ EndpointCopy* next_copy(EndpointLane& lane) {
         if (!request->key.empty())
             taken.push_back(request->key);
     std::vector<EndpointCopy*> found;
-    const std::size_t enough = lane.health.is_failing() ? most_tried : 1;
-    for (std::size_t i = 0; i < std::min(lane.copies.size(), most_looked_at); i++) {
+    const std::size_t enough = lane.health.is_failing() ? max_tried : 1;
+    for (std::size_t i = 0; i < std::min(lane.copies.size(), max_looked_at); i++) {
         EndpointCopy& copy = lane.copies[i];
         if (copy.in_flight)
             continue;

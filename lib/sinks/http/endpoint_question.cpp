@@ -5,8 +5,8 @@
 namespace outbox {
 
 // The database limits what one question may fetch.
-static constexpr std::int64_t most_events = 1'000;
-static constexpr std::int64_t most_bytes = 4 * 1024 * 1024;
+static constexpr std::int64_t max_events = 1'000;
+static constexpr std::int64_t max_selected_bytes = 4 * 1024 * 1024;
 
 template <class Items, class Append>
 static void append_list(std::string& out, std::string_view name, const Items& items,
@@ -123,9 +123,9 @@ std::string EndpointQuestion::text(std::string_view known, const EndpointPlace& 
     if (!fetch_.empty()) {
         add("fetch", fetch_);
         text += ",\"max_events\":";
-        append_integer(text, most_events);
+        append_integer(text, max_events);
         text += ",\"max_bytes\":";
-        append_integer(text, most_bytes);
+        append_integer(text, max_selected_bytes);
     }
     text += '}';
     return text;

@@ -8,7 +8,7 @@
 namespace outbox {
 
 // Beyond this, a request is started only if there is no other.
-static constexpr std::size_t most_bytes = 64 * 1024 * 1024;
+static constexpr std::size_t max_request_bytes = 64 * 1024 * 1024;
 // Memory for a request that is kept for the next one.
 static constexpr std::size_t kept_bytes = 64 * 1024;
 
@@ -30,7 +30,7 @@ EndpointRequests::EndpointRequests(const EndpointOptions& options, const Destina
     : clock_(clock),
       master_secrets_(options.master_secrets),
       most_(options.transport.max_connections),
-      most_troubled_(std::max<std::size_t>(1, most_ / 4)),
+      max_troubled_(std::max<std::size_t>(1, most_ / 4)),
       secrets_(destination),
       requests_(options.format, options.source, options.headers,
                 any_of_them(options.master_secrets)),
@@ -45,10 +45,10 @@ Micros EndpointRequests::deadline() const noexcept {
 
 bool EndpointRequests::may_start(bool healthy) const noexcept {
     if (in_flight_ >= 2 * most_ || in_flight_ - hanging_ >= most_ ||
-        (bytes_ >= most_bytes && in_flight_ > 0))
+        (bytes_ >= max_request_bytes && in_flight_ > 0))
         return false;
     return healthy ||
-           (troubled_ < 2 * most_troubled_ && troubled_ - hanging_troubled_ < most_troubled_);
+           (troubled_ < 2 * max_troubled_ && troubled_ - hanging_troubled_ < max_troubled_);
 }
 
 EndpointRequest& EndpointRequests::spare() {

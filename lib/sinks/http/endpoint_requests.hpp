@@ -68,8 +68,8 @@ class EndpointRequests {
 
     const Clock& clock_;
     const std::array<std::string, 2> master_secrets_;
-    const std::size_t most_;           // that do not hang
-    const std::size_t most_troubled_;  // of these, to endpoints that are not healthy
+    const std::size_t most_;          // that do not hang
+    const std::size_t max_troubled_;  // of these, to endpoints that are not healthy
     const Secrets secrets_;
     EventRequests requests_;
     std::vector<std::unique_ptr<EndpointRequest>> all_;

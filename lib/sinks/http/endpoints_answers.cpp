@@ -14,7 +14,7 @@ static constexpr Micros between_rows = seconds(1);
 // A relay inside the server stands still while it asks. So questions have a twentieth of the time,
 // as long as there are requests under way, and none waits for longer than this.
 static constexpr Micros rests_per_question = 19;
-static constexpr Micros longest_rest = milliseconds(250);
+static constexpr Micros max_rest = milliseconds(250);
 // The table changes while it is listed.
 static constexpr Micros list_again = milliseconds(100);
 
@@ -25,7 +25,7 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
     moves_ = true;
     not_before_ = 0;
     if (requests_.in_flight() > 0)
-        not_before_ = now + std::min(rests_per_question * (now - asked_at_), longest_rest);
+        not_before_ = now + std::min(rests_per_question * (now - asked_at_), max_rest);
     Rows rows;
     for (const EndpointRow& row : answer.changed)
         rows.emplace(row.name, &row);

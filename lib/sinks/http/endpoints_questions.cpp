@@ -100,7 +100,7 @@ void EndpointsSink::take_undecided(const std::vector<EndpointLane*>& lanes, Micr
 void EndpointsSink::tell_all(EndpointQuestion& question, Micros now) {
     std::vector<EndpointLane*> left;
     for (EndpointLane* lane : to_tell_) {
-        if (told_.size() >= most_told || question.size() >= most_bytes) {
+        if (told_.size() >= max_told || question.size() >= max_question_bytes) {
             left.push_back(lane);
             continue;
         }
@@ -166,7 +166,7 @@ bool EndpointsSink::may_leave(const EndpointLane& lane) {
     if (!troubled_)
         troubled_ = count_troubled();
     return !lane.is_troubled() || lane.is_paused() || lane.row.wanted || !lane.refused.empty() ||
-           *troubled_ < most_troubled;
+           *troubled_ < max_troubled;
 }
 
 std::size_t EndpointsSink::count_troubled() {
@@ -178,8 +178,7 @@ std::size_t EndpointsSink::count_troubled() {
 }
 
 void EndpointsSink::fetch_some(EndpointQuestion& question, Micros now) {
-    while (!paused_ && !to_fetch_.empty() && fetched_.size() < most_fetched &&
-           copies_.may_fetch()) {
+    while (!paused_ && !to_fetch_.empty() && fetched_.size() < max_fetched && copies_.may_fetch()) {
         EndpointLane& lane = *to_fetch_.front();
         to_fetch_.pop_front();
         lane.to_fetch = false;

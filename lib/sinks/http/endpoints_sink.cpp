@@ -176,9 +176,9 @@ bool EndpointsSink::should_leave(const EndpointLane& lane, Micros now) const noe
     if (lane.health.is_failing() && now >= lane.health.failing_since() + patience)
         return true;
     const Micros lag = lane.lag(now);
-    const bool hinders = lane.copies.size() > longest_queue ||
-                         (lane.hanging > 0 && copies_.held_events() >= many_held);
-    return lag >= longest_lag || (lag >= patience && hinders);
+    const bool hinders =
+        lane.copies.size() > max_queue || (lane.hanging > 0 && copies_.held_events() >= many_held);
+    return lag >= max_lag || (lag >= patience && hinders);
 }
 
 bool EndpointsSink::wants_fetch(const EndpointLane& lane, Micros now) const noexcept {
@@ -194,8 +194,8 @@ Micros EndpointsSink::next_look(const EndpointLane& lane, Micros now) const noex
         by(lane.health.not_before());
     if (lane.mode == LaneMode::live && !lane.copies.empty()) {
         const Micros lag = lane.lag(now);
-        by(now + (lag < longest_lag ? longest_lag - lag : look_again_after));
-        if (lane.copies.size() > longest_queue && lag < patience)
+        by(now + (lag < max_lag ? max_lag - lag : look_again_after));
+        if (lane.copies.size() > max_queue && lag < patience)
             by(now + patience - lag);
         if (lane.hanging > 0)
             by(now + look_at_hanging);

@@ -19,8 +19,7 @@ static std::optional<std::string> bytes_behind(std::string_view mark, std::strin
 
 std::optional<std::string> webhook_secret_bytes(std::string_view text) {
     std::optional<std::string> bytes = bytes_behind(webhook_secret_mark, text);
-    if (bytes &&
-        (bytes->size() < shortest_webhook_secret || bytes->size() > longest_webhook_secret))
+    if (bytes && (bytes->size() < shortest_webhook_secret || bytes->size() > max_webhook_secret))
         return std::nullopt;
     return bytes;
 }

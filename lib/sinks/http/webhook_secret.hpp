@@ -13,7 +13,7 @@ inline constexpr std::string_view webhook_secret_mark = "whsec_";
 inline constexpr std::string_view webhook_key_mark = "whsk_";
 
 inline constexpr std::size_t shortest_webhook_secret = 24;
-inline constexpr std::size_t longest_webhook_secret = 64;
+inline constexpr std::size_t max_webhook_secret = 64;
 // A private key of Ed25519 is a seed. Many programs keep the public key behind it.
 inline constexpr std::size_t webhook_seed_size = 32;
 

@@ -126,7 +126,7 @@ static rd_kafka_resp_err_t note_broker(rd_kafka_t*, rd_kafka_thread_type_t type,
     if (type != RD_KAFKA_THREAD_BROKER)
         return RD_KAFKA_RESP_ERR_NO_ERROR;
     broker_threads++;
-    if (++shared.brokers == most_brokers + 1)
+    if (++shared.brokers == max_brokers + 1)
         shared.wake_up();
     return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
@@ -151,7 +151,7 @@ static std::int32_t place(const rd_kafka_topic_t* topic, const void* key, std::s
                           std::int32_t partitions, void* opaque, void*) noexcept {
     auto& known = *static_cast<KnownTopic*>(opaque);
     const int added = partitions - known.partitions.exchange(partitions);
-    if (added != 0 && (known.shared.partitions += added) > most_partitions)
+    if (added != 0 && (known.shared.partitions += added) > max_partitions)
         known.shared.wake_up();
     return known.placement.choose(topic, key, size, partitions);
 }
@@ -312,8 +312,8 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t 
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
         return;
     }
-    if (given_up >= most_given_up || broker_threads > most_brokers ||
-        partitions_given_up > most_partitions) {
+    if (given_up >= max_given_up || broker_threads > max_brokers ||
+        partitions_given_up > max_partitions) {
         failure_ = "connections that were given up have not ended";
         return;
     }
@@ -427,10 +427,10 @@ rd_kafka_topic_t* KafkaClient::new_topic(const std::string& name, const std::str
 }
 
 std::string KafkaClient::excess() const {
-    if (shared_->brokers > most_brokers)
-        return "the cluster names more than " + std::to_string(most_brokers) + " brokers";
-    if (shared_->partitions > most_partitions)
-        return "the topics have more than " + std::to_string(most_partitions) + " partitions";
+    if (shared_->brokers > max_brokers)
+        return "the cluster names more than " + std::to_string(max_brokers) + " brokers";
+    if (shared_->partitions > max_partitions)
+        return "the topics have more than " + std::to_string(max_partitions) + " partitions";
     return "";
 }
 

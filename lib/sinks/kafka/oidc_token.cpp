@@ -40,7 +40,7 @@ std::optional<std::int64_t> lifetime_in(const Json::Value& answer) {
 }
 
 bool is_token(std::string_view text) {
-    return !text.empty() && text.size() <= longest_token &&
+    return !text.empty() && text.size() <= max_token &&
            std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
@@ -63,7 +63,7 @@ class OidcToken final : public TokenSource {
         exchange_.content.headers =
             "Content-Type: application/x-www-form-urlencoded\r\nAccept: application/json\r\n";
         exchange_.content.body = body_;
-        exchange_.keep_body = longest_answer;
+        exchange_.keep_body = max_token_answer;
         done_.reserve(1);
     }
 
@@ -109,7 +109,7 @@ class OidcToken final : public TokenSource {
         const std::optional<std::int64_t> lifetime = lifetime_in(*answer);
         if (!lifetime || *lifetime <= 0)
             return fail("its answer has no usable expires_in");
-        take({std::move(token), principal_}, seconds(std::min(*lifetime, longest_lifetime)), now);
+        take({std::move(token), principal_}, seconds(std::min(*lifetime, max_lifetime)), now);
     }
 
     const std::string issuer_;

@@ -5,7 +5,7 @@
 
 namespace outbox {
 
-static constexpr std::size_t most_topics = 1000;
+static constexpr std::size_t max_topics = 1000;
 
 // Owns the headers of a record until the library does.
 class Headers {
@@ -40,7 +40,7 @@ Producer::Producer(const KafkaOptions& options, int wake)
 Producer::~Producer() = default;
 
 bool Producer::has_room_for(const std::string& topic) const {
-    return topics_.known.size() < most_topics || topics_.known.contains(topic);
+    return topics_.known.size() < max_topics || topics_.known.contains(topic);
 }
 
 Producer::Topic& Producer::topic(const std::string& name) {

@@ -39,7 +39,7 @@ std::string encoded_indexes(std::string_view list) {
         const std::string_view text = list.substr(0, list.find(','));
         const std::optional<std::uint32_t> index = parse_id(trim(text));
         const bool ends_with_comma = text.size() + 1 == list.size();
-        if (!index || indexes.size() == most_indexes || ends_with_comma)
+        if (!index || indexes.size() == max_indexes || ends_with_comma)
             return "";
         indexes.push_back(*index);
         list.remove_prefix(std::min(list.size(), text.size() + 1));
@@ -88,7 +88,7 @@ const Schema* failed_one(const std::vector<SchemaOfEvent>& schemas) noexcept {
 
 static TransportConfig config_of(const KafkaOptions& options, const Clock& clock) {
     TransportConfig config =
-        transport_config(options.https, clock, options.schemas.registry, most_questions);
+        transport_config(options.https, clock, options.schemas.registry, max_questions);
     if (!options.schemas.user.empty()) {
         config.authorization = "Basic ";
         append_base64(config.authorization, options.schemas.user + ':' + options.schemas.password);
@@ -167,7 +167,7 @@ std::shared_ptr<const Schema> Schemas::of_topic(const std::string& topic) {
 std::shared_ptr<Schema> Schemas::look_up(const std::string& subject) {
     if (const auto found = subjects_.find(subject); found != subjects_.end())
         return found->second;
-    if (subjects_.size() >= most_subjects)
+    if (subjects_.size() >= max_subjects)
         std::erase_if(subjects_, [](const auto& entry) {
             return entry.second->state != Schema::State::asking;
         });
@@ -180,7 +180,7 @@ std::shared_ptr<Schema> Schemas::look_up(const std::string& subject) {
 }
 
 void Schemas::ask_waiting() {
-    for (; !waiting_.empty() && asked_.size() < most_questions; waiting_.pop_front()) {
+    for (; !waiting_.empty() && asked_.size() < max_questions; waiting_.pop_front()) {
         asked_.push_back(std::move(waiting_.front()));
         Question& question = *asked_.back();
         question.exchange.method = "GET";
@@ -188,7 +188,7 @@ void Schemas::ask_waiting() {
         append_percent_encoded(question.exchange.target, question.subject);
         question.exchange.target += "/versions/latest";
         question.exchange.content.headers = "Accept: application/vnd.schemaregistry.v1+json\r\n";
-        question.exchange.keep_body = longest_answer;
+        question.exchange.keep_body = max_schema_answer;
         client_->send(question.exchange);
     }
 }
@@ -234,8 +234,8 @@ void Schemas::take_answer(const Question& question) {
     if (exchange.status != 200)
         schema.error += explain(exchange);
     else
-        schema.error += exchange.body.size() >= longest_answer ? "its answer is too large"
-                                                               : "its answer has no id";
+        schema.error += exchange.body.size() >= max_schema_answer ? "its answer is too large"
+                                                                  : "its answer has no id";
 }
 
 }  // namespace outbox

@@ -361,7 +361,7 @@ class TransactionalSink final : public Sink, public Transactions {
     }
 
     void take_waiting(Line& line, Micros now) {
-        const std::size_t most = line.options.one_by_one ? 1 : most_batches_of_transaction;
+        const std::size_t most = line.options.one_by_one ? 1 : max_batches_of_transaction;
         while (!line.waiting.empty() && line.sendings.size() < most &&
                line.thread->producer().has_room_for(line.waiting.front().topic)) {
             Waiting next = std::move(line.waiting.front());

@@ -8,7 +8,7 @@ namespace outbox {
 
 // The shortest time that a topic is on trial.
 static constexpr Micros trial_time = seconds(10);
-static constexpr std::size_t most_on_trial = 1000;
+static constexpr std::size_t max_on_trial = 1000;
 
 void Trials::note(const Delivery& delivery, const std::string& topic, Micros now) {
     if (delivery.partition >= 0)
@@ -19,7 +19,7 @@ void Trials::note_failed(const Delivery& delivery, const std::string& topic, Mic
     const Verdict verdict = verdict_on(delivery.error);
     const bool of_topic = verdict.fate == Fate::refused ||
                           (verdict.fate == Fate::unavailable && verdict.scope == Scope::lane);
-    if (of_topic && (topics_.size() < most_on_trial || topics_.contains(topic)))
+    if (of_topic && (topics_.size() < max_on_trial || topics_.contains(topic)))
         topics_[topic] = now + trial_time;
 }
 

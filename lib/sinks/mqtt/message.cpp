@@ -46,7 +46,7 @@ std::optional<std::string> MqttMessage::assign(const Event& event) {
 
 void MqttMessage::add(std::string_view name, std::string_view value) {
     if (name.size() > max_mqtt_text || value.size() > max_mqtt_text)
-        too_long_ = name.substr(0, longest_printable);
+        too_long_ = name.substr(0, max_printable);
     append_user_property(properties_, name, value);
 }
 

@@ -40,7 +40,7 @@ constexpr Micros pause_to_resume = milliseconds(200);
 // Pause after another client has taken the client id. Some brokers do not say that this is why they
 // end a connection, so the sink also assumes it after several connections that did not last.
 constexpr Micros first_truce = seconds(1);
-constexpr Micros longest_truce = seconds(10);
+constexpr Micros max_truce = seconds(10);
 constexpr Micros short_life = seconds(10);
 constexpr unsigned max_short_lives = 10;
 constexpr std::size_t max_lines = 8;
@@ -321,8 +321,8 @@ class MqttSink final : public Sink {
     }
 
     void begin_truce(Micros now, const std::string& why) {
-        const bool is_first = truce_until_ == 0 || now > truce_until_ + longest_truce;
-        truce_ = is_first ? first_truce : std::min(2 * truce_, longest_truce);
+        const bool is_first = truce_until_ == 0 || now > truce_until_ + max_truce;
+        truce_ = is_first ? first_truce : std::min(2 * truce_, max_truce);
         truce_until_ = now + truce_;
         truce_why_ = why;
     }

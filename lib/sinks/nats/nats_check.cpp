@@ -236,7 +236,7 @@ class NatsCheck final : public Check, NatsListener {
         if (const Json::Value* names = json_member(answer.value, "streams");
             names != nullptr && names->isArray())
             for (const Json::Value& name : *names)
-                if (name.isString() && streams_.size() < most_streams)
+                if (name.isString() && streams_.size() < max_streams)
                     streams_.push_back(name.asString());
         if (streams_.empty())
             end_subject(findings, false, "no stream takes it (create one)");

@@ -25,9 +25,9 @@ std::optional<std::string> invalid_subject(std::string_view subject, bool may_us
     const auto why = [&](std::string reason) {
         return std::optional("\"" + printable(subject, 200) + "\" cannot be a subject: " + reason);
     };
-    if (subject.size() > longest_subject)
+    if (subject.size() > max_subject)
         return why("it has " + std::to_string(subject.size()) + " bytes, at most " +
-                   std::to_string(longest_subject) + " are allowed");
+                   std::to_string(max_subject) + " are allowed");
     if (subject.empty() || subject.front() == '.' || subject.back() == '.' ||
         subject.find("..") != std::string_view::npos)
         return why("a part of it is empty");

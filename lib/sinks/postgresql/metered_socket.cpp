@@ -14,7 +14,7 @@ namespace outbox {
 
 bool MeteredSocket::insert(int socket) {
     close();
-    buffer_.resize(2 * most_at_a_time);
+    buffer_.resize(2 * max_at_a_time);
     std::array<int, 2> ends{};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
         return false;
@@ -51,7 +51,7 @@ static bool would_block(ssize_t result) noexcept {
 }
 
 void MeteredSocket::pull() noexcept {
-    std::array<char, most_at_a_time> input;
+    std::array<char, max_at_a_time> input;
     const ssize_t size = recv(peer_, input.data(), input.size(), MSG_DONTWAIT);
     if (would_block(size))
         return;

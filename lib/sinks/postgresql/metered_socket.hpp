@@ -33,7 +33,7 @@ class MeteredSocket {
     // The errno of a connection that broke, or 0. libpq sees its end.
     int error() const noexcept { return error_; }
 
-    // Moves what has arrived to libpq, at most `most_at_a_time` bytes. Not while has_input().
+    // Moves what has arrived to libpq, at most `max_at_a_time` bytes. Not while has_input().
     void pull() noexcept;
     // Bytes wait for libpq.
     bool has_input() const noexcept;
@@ -44,7 +44,7 @@ class MeteredSocket {
     bool is_blocked() const noexcept { return sent_ < outgoing_; }
 
   private:
-    static constexpr std::size_t most_at_a_time = 32 * 1024;
+    static constexpr std::size_t max_at_a_time = 32 * 1024;
 
     bool send_outgoing() noexcept;
 

@@ -17,7 +17,7 @@ namespace outbox {
 
 namespace {
 
-constexpr std::size_t most_messages = 1'000;  // limit of the service
+constexpr std::size_t max_messages = 1'000;  // limit of the service
 // A request may be ten times as large, but large ones are expensive to repeat.
 constexpr std::size_t usual_request = 1024 * 1024;
 
@@ -35,7 +35,7 @@ class PubsubSink final : public RequestSink {
     }
 
     Capabilities capabilities() const noexcept override {
-        return {.max_batch_events = std::min(options_.batch_size, most_messages),
+        return {.max_batch_events = std::min(options_.batch_size, max_messages),
                 .max_batch_bytes = usual_request,
                 .max_batches = connections(),
                 .more_batches = more_connections(),

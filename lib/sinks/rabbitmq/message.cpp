@@ -89,7 +89,7 @@ std::optional<std::string> MessageEncoder::append(std::string& out, std::uint16_
                " bytes, and max_message_size is " + std::to_string(max_message_size_);
     for (const amqp_table_entry_t& header : headers_) {
         const std::string_view name = text_of(header.key);
-        if (name.size() > longest_short_string)
+        if (name.size() > max_short_string)
             return "the name of a header has more than 255 bytes: " + printable(name, 60) + "...";
         if (is_routing_header(name))
             return "RabbitMQ would take routing keys from a header \"" + std::string(name) + '"';
@@ -109,11 +109,11 @@ std::optional<std::string> MessageEncoder::append(std::string& out, std::uint16_
     const std::string_view type = format_ == EventFormat::structured ? structured_type
                                   : event.has_payload                ? event.content_type
                                                                      : std::string_view();
-    if (!type.empty() && type.size() <= longest_short_string) {
+    if (!type.empty() && type.size() <= max_short_string) {
         properties._flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
         properties.content_type = amqp_bytes(type);
     }
-    if (event.event_type.size() <= longest_short_string) {
+    if (event.event_type.size() <= max_short_string) {
         properties._flags |= AMQP_BASIC_TYPE_FLAG;
         properties.type = amqp_bytes(event.event_type);
     }

@@ -4,7 +4,7 @@
 
 namespace outbox {
 
-static constexpr std::size_t longest_name = 255;  // of a virtual host
+static constexpr std::size_t max_name = 255;  // of a virtual host
 
 static constexpr OptionSpec batch_size = batch_size_option("500", "most events of a batch");
 static constexpr OptionSpec format{.name = "format",
@@ -79,7 +79,7 @@ static std::optional<std::string> virtual_host_of(const Url& url) {
     if (name.find('/') != std::string_view::npos)
         return std::nullopt;
     std::optional<std::string> decoded = percent_decoded(name);
-    if (!decoded || decoded->size() > longest_name)
+    if (!decoded || decoded->size() > max_name)
         return std::nullopt;
     return decoded;
 }

@@ -97,7 +97,7 @@ class RabbitmqCheck final : public Check {
             append_channel_open(out, number);
             channel_is_open_ = true;
         }
-        const std::string name = names_[next_].substr(0, longest_short_string);
+        const std::string name = names_[next_].substr(0, max_short_string);
         if (options_.exchange.empty()) {
             amqp_queue_declare_t declare{};
             declare.queue = amqp_bytes(name);

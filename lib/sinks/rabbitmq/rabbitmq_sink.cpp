@@ -172,7 +172,7 @@ class RabbitmqSink final : public Sink {
             return;
         }
         bool any = false;
-        while (!waiting_.empty() && connection_.unsent() < most_unsent &&
+        while (!waiting_.empty() && connection_.unsent() < max_unsent &&
                start(*waiting_.front().batch)) {
             waiting_.pop_front();
             any = true;
@@ -187,7 +187,7 @@ class RabbitmqSink final : public Sink {
         options_.exchange.append_to(exchange, *batch.events.front(), options_.source);
         if (options_.lane_has_routing_key)
             options_.routing_key.append_to(routing_key, *batch.events.front(), options_.source);
-        if (exchange.size() > longest_short_string || routing_key.size() > longest_short_string) {
+        if (exchange.size() > max_short_string || routing_key.size() > max_short_string) {
             refuse_name(batch);
             return true;
         }
@@ -225,7 +225,7 @@ class RabbitmqSink final : public Sink {
                 key = own_key;
             }
             std::optional<std::string> why =
-                key.size() > longest_short_string
+                key.size() > max_short_string
                     ? std::optional<std::string>(too_long)
                     : encoder_.append(out, number, connection_.max_frame(), sending.exchange, key,
                                       *events[i]);
@@ -263,8 +263,8 @@ class RabbitmqSink final : public Sink {
                 idle = &channel;
         }
         if (unused == nullptr &&
-            channels_.size() < std::min<std::size_t>(most_channels, connection_.max_channels())) {
-            channels_.reserve(most_channels);  // they must not move
+            channels_.size() < std::min<std::size_t>(max_channels, connection_.max_channels())) {
+            channels_.reserve(max_channels);  // they must not move
             unused = &channels_.emplace_back();
         }
         if (unused != nullptr) {

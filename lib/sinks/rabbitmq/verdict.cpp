@@ -8,10 +8,10 @@ namespace outbox {
 static constexpr std::uint16_t no_route = 312;
 
 static std::string place_of(std::string_view exchange, std::string_view routing_key) {
-    const std::string key = '"' + printable(routing_key, longest_short_string) + '"';
-    return exchange.empty() ? "queue " + key
-                            : "exchange \"" + printable(exchange, longest_short_string) +
-                                  "\", routing key " + key;
+    const std::string key = '"' + printable(routing_key, max_short_string) + '"';
+    return exchange.empty()
+               ? "queue " + key
+               : "exchange \"" + printable(exchange, max_short_string) + "\", routing key " + key;
 }
 
 EventOutcome verdict_on_return(std::uint16_t code, std::string_view text, std::string_view exchange,

@@ -6,7 +6,7 @@ namespace outbox {
 
 static constexpr std::string_view default_port = "6379";
 static constexpr std::string_view default_sentinel_port = "26379";
-static constexpr std::int64_t most_databases = 1'000'000;
+static constexpr std::int64_t max_databases = 1'000'000;
 
 static constexpr OptionSpec batch_size =
     batch_size_option("500", "most events of a transaction, which Redis executes in one go");
@@ -95,7 +95,7 @@ static std::optional<std::size_t> database_of(std::string_view path) {
     if (path.empty() || path == "/")
         return 0;
     const std::optional<std::int64_t> number = parse_integer(path.substr(1));
-    if (!number || *number < 0 || *number >= most_databases)
+    if (!number || *number < 0 || *number >= max_databases)
         return std::nullopt;
     return static_cast<std::size_t>(*number);
 }

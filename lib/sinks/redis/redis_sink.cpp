@@ -174,7 +174,7 @@ class RedisSink final : public Sink {
     }
 
   private:
-    std::size_t batches() const noexcept { return options_.min_replicas > 0 ? 2 : most_batches; }
+    std::size_t batches() const noexcept { return options_.min_replicas > 0 ? 2 : max_batches; }
 
     // Returns the limit for WAIT, which blocks later commands on its connection.
     std::int64_t replica_timeout_ms() const noexcept {
@@ -184,7 +184,7 @@ class RedisSink final : public Sink {
     StreamLane& lane_for(const Event& event) {
         name_.clear();
         lane_of(event, name_);
-        if (lanes_.size() >= most_lanes)
+        if (lanes_.size() >= max_lanes)
             std::erase_if(lanes_, [this](const auto& one) {
                 return one.second.jobs == 0 && !is_asked_for(one.second);
             });
@@ -288,7 +288,7 @@ class RedisSink final : public Sink {
         if (job.was_refused && !all_there && !lane.shared) {
             lane.shared = true;
             lane.entries.clear();
-            if (lines_.size() < most_lines)
+            if (lines_.size() < max_lines)
                 lines_.push_back(about(lane, "something else writes to it; Redis makes the ids"));
         }
         return true;
@@ -333,8 +333,8 @@ class RedisSink final : public Sink {
         const std::size_t usual =
             lane.read == 0 ? first_page
                            : std::clamp<std::size_t>(page_bytes * lane.read / (lane.read_bytes + 1),
-                                                     1, longest_page);
-        question.entries = std::min(usual, most_entries - lane.read);
+                                                     1, max_page);
+        question.entries = std::min(usual, max_entries - lane.read);
         append_command_of(server.connection.output(), std::string_view("XREVRANGE"),
                           std::string_view(lane.name), std::string_view(lane.next.text()),
                           std::string_view("-"), std::string_view("COUNT"),
@@ -540,8 +540,8 @@ class RedisSink final : public Sink {
             lane.next = next.value_or(StreamId{});
         }
         lane.read_bytes += server.connection.answer_bytes();
-        lane.all_read |= answer.elements.size() < asked || lane.read >= most_entries ||
-                         lane.read_bytes >= most_entry_bytes || remembered() >= most_remembered;
+        lane.all_read |= answer.elements.size() < asked || lane.read >= max_entries ||
+                         lane.read_bytes >= max_entry_bytes || remembered() >= max_remembered;
     }
 
     std::size_t remembered() const noexcept {
@@ -639,7 +639,7 @@ class RedisSink final : public Sink {
 
     // ---- redirects ------------------------------------------------------------------------------
 
-    bool may_follow(Job& job) noexcept { return ++job.redirects <= most_redirects; }
+    bool may_follow(Job& job) noexcept { return ++job.redirects <= max_redirects; }
 
     void follow(RedisServer& from, StreamLane& lane, const Redirect& redirect) {
         RedisServer* server = servers_.named(from, redirect.host, redirect.port);

@@ -58,7 +58,7 @@ RedisServer* RedisServers::named(const RedisServer& by, const std::string& host,
     for (const std::unique_ptr<RedisServer>& server : all_)
         if (server->name == name && !server->is_sentinel)
             return server.get();
-    if (!is_host_name(of_host) || all_.size() >= most_servers)
+    if (!is_host_name(of_host) || all_.size() >= max_servers)
         return nullptr;
     return add(of_host, port, false);
 }

@@ -6,4 +6,3 @@ RETURNS text[]
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_run_as_owner';
-COMMENT ON FUNCTION outbox_internal.run_as_owner(regclass, text) IS 'runs a statement with the rights of the owner of a table';

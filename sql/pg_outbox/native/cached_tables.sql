@@ -1,4 +1,4 @@
--- Sessions cache some tables. When one changes, they are told at commit.
+-- Sessions cache some tables. When one changes, sessions are notified at commit.
 CREATE FUNCTION outbox_internal.table_changed()
 RETURNS trigger
 LANGUAGE c

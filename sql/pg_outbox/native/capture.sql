@@ -1,40 +1,40 @@
 -- Parts of captures that are C++ (extension/capture/).
 
+-- Records that a table is captured, on behalf of its owner.
 CREATE FUNCTION outbox_internal.save_captured(captured outbox.captured)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_save_captured';
-COMMENT ON FUNCTION outbox_internal.save_captured(outbox.captured) IS 'records that a table is captured, on behalf of its owner';
 
+-- Records that a table is not captured, on behalf of its owner.
 CREATE FUNCTION outbox_internal.forget_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_forget_captured';
-COMMENT ON FUNCTION outbox_internal.forget_captured(regclass) IS 'records that a table is not captured, on behalf of its owner';
 
+-- Refuses a capture that does not fit the table.
 CREATE FUNCTION outbox_internal.check_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_check_captured';
-COMMENT ON FUNCTION outbox_internal.check_captured(regclass) IS 'refuses a capture that does not fit the table';
 
+-- Writes an event of a changed row.
 CREATE FUNCTION outbox.capture_row()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_capture_row';
-COMMENT ON FUNCTION outbox.capture_row() IS 'writes an event of a changed row';
 
+-- Writes an event of TRUNCATE, or refuses it.
 CREATE FUNCTION outbox.capture_truncate()
 RETURNS trigger
 LANGUAGE c
 AS 'MODULE_PATHNAME', 'outbox_capture_truncate';
-COMMENT ON FUNCTION outbox.capture_truncate() IS 'writes an event of TRUNCATE, or refuses it';
 
--- Not LOCK TABLE, which Citus repeats on other nodes as the calling role. There the triggers are
--- created as the owner of the table, and would wait for it.
+-- This does not use LOCK TABLE, which Citus repeats on other nodes as the calling role. There the
+-- triggers are created as the owner of the table, and would wait for it.
 CREATE FUNCTION outbox_internal.lock_captured("table" regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
@@ -51,16 +51,16 @@ SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_add_capture_triggers';
 COMMENT ON FUNCTION outbox_internal.add_capture_triggers(regclass, text, text) IS 'gives a table the triggers that capture it';
 
+-- Sets when the triggers that capture a table fire.
 CREATE FUNCTION outbox_internal.set_capture_fire(member regclass, fire text)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_set_capture_fire';
-COMMENT ON FUNCTION outbox_internal.set_capture_fire(regclass, text) IS 'sets when the triggers that capture a table fire';
 
+-- Drops the triggers that capture a table.
 CREATE FUNCTION outbox_internal.drop_capture_triggers(member regclass)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_drop_capture_triggers';
-COMMENT ON FUNCTION outbox_internal.drop_capture_triggers(regclass) IS 'drops the triggers that capture a table';

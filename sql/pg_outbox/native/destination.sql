@@ -18,7 +18,7 @@ COMMENT ON COLUMN outbox.destination.name IS 'name of the foreign server, or def
 COMMENT ON COLUMN outbox.destination.pull IS 'true if it has no relay, and events are taken with outbox.fetch()';
 COMMENT ON COLUMN outbox.destination.external IS 'true if its relay is a program outside the server: outbox-relay';
 
--- The option `topics` of each destination, for views that call no function of pg_outbox.
+-- For views that call no function of pg_outbox.
 CREATE VIEW outbox_internal.destination_topics AS
 SELECT d.name,
        (SELECT o.option_value
@@ -35,4 +35,3 @@ CREATE FUNCTION outbox_internal.destination_option(destination name, option text
 RETURNS text
 LANGUAGE c STABLE STRICT
 AS 'MODULE_PATHNAME', 'outbox_destination_option';
-COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';

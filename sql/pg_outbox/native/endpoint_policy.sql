@@ -7,6 +7,7 @@ CREATE POLICY owner_of_server ON outbox.endpoint
                        WHERE w.fdwname = 'pg_outbox' AND pg_catalog.pg_has_role(s.srvowner, 'USAGE')));
 COMMENT ON POLICY owner_of_server ON outbox.endpoint IS 'a role has the endpoints of its own servers';
 
+-- Refuses a role that does not own the foreign server of a destination.
 -- Errors: 42501 the role does not own the foreign server.
 CREATE FUNCTION outbox_internal.check_owns_destination(destination name, caller name)
 RETURNS void
@@ -20,4 +21,3 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege', DETAIL = 'Its endpoints belong to the owner of the foreign server.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_owns_destination(name, name) IS 'refuses a role that does not own the foreign server of a destination';

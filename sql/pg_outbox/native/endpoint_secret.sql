@@ -1,6 +1,7 @@
--- Secrets of endpoints. Each is derived from the master secret of its destination and a name, so that
--- none has to be kept; lib/sinks/http/endpoint_secret.hpp has it again.
+-- Secrets of endpoints. Each is derived from the master secret of its destination and a name, so
+-- that none has to be kept; lib/sinks/http/endpoint_secret.hpp does the same.
 
+-- Returns the HMAC-SHA256 of RFC 2104.
 CREATE FUNCTION outbox_internal.hmac_sha256(key bytea, message bytea)
 RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE STRICT
@@ -17,7 +18,6 @@ BEGIN
     END LOOP;
     RETURN sha256(outer_ || sha256(inner_ || message));
 END $$;
-COMMENT ON FUNCTION outbox_internal.hmac_sha256(bytea, bytea) IS 'HMAC-SHA256, as in RFC 2104';
 
 -- Returns the master secrets of a destination, the present one first, from the user mapping that its relay
 -- uses: see outbox_internal.relay_destinations().
@@ -45,7 +45,6 @@ BEGIN
     END IF;
     RETURN secrets;
 END $$;
-COMMENT ON FUNCTION outbox_internal.master_secrets(name) IS 'master secrets of a destination with endpoints';
 
 -- Returns the secrets that sign requests to an endpoint, as Standard Webhooks writes them: one for each
 -- name in secret_name, and the same of the next master secret while it is rotated. The owner of the
@@ -75,4 +74,3 @@ BEGIN
      WHERE btrim(n.name, E' \t\r\n') <> ''
      ORDER BY m.number, n.number;
 END $$;
-COMMENT ON FUNCTION outbox.endpoint_secret(name, name, outbox_internal.caller) IS 'secrets by which an endpoint checks the signatures of its requests';

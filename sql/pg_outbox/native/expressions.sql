@@ -9,11 +9,9 @@ CREATE FUNCTION outbox_internal.apply_expressions(destination name, events outbo
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_apply_expressions';
-COMMENT ON FUNCTION outbox_internal.apply_expressions(name, outbox.event[]) IS 'events as a destination with expressions gets them';
 
 -- Returns why the expressions of a destination cannot be evaluated; NULL if they can.
 CREATE FUNCTION outbox_internal.expression_trouble(destination name)
 RETURNS text
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_expression_trouble';
-COMMENT ON FUNCTION outbox_internal.expression_trouble(name) IS 'why the expressions of a destination cannot be evaluated';

@@ -1,4 +1,4 @@
--- Who may fetch from pull destinations.
+-- Roles that may fetch from pull destinations.
 
 -- Stands for outbox.default_destination, which has no server with USAGE: roles with EXECUTE on this
 -- function may fetch from it. It is never called.
@@ -38,10 +38,9 @@ BEGIN
     END IF;
     RETURN server;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_fetcher(name, name) IS 'refuses a role that may not fetch';
 
--- Lets a role fetch from foreign servers on which it has USAGE. With the destination 'default' also
--- from outbox.default_destination, if that is a pull destination. Errors: 22023 another
+-- Lets a role fetch from pull destinations that it has USAGE on. With the destination 'default'
+-- also from outbox.default_destination, if that is a pull destination. Errors: 22023 another
 -- destination, which needs GRANT USAGE.
 CREATE FUNCTION outbox.grant_fetch(role regrole, destination name DEFAULT NULL)
 RETURNS void
@@ -59,8 +58,8 @@ BEGIN
         PERFORM outbox_internal.grant_right(role, 'fetch default');
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.grant_fetch(regrole, name) IS 'lets a role fetch from pull destinations that it has USAGE on';
 
+-- Revokes the right to fetch from pull destinations.
 CREATE FUNCTION outbox.revoke_fetch(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -69,4 +68,3 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'fetch');
     SELECT outbox_internal.revoke_right(role, 'fetch default');
 END;
-COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'revokes the right to fetch from pull destinations';

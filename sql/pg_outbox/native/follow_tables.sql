@@ -1,5 +1,6 @@
 -- Captures follow tables that are altered or dropped.
 
+-- Gives partitions and children the triggers of a captured table.
 CREATE FUNCTION outbox_internal.add_capture_triggers_to_all(captured regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -19,11 +20,10 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.add_capture_triggers_to_all(regclass) IS 'gives partitions and children the triggers of a captured table';
 
 -- Gives new partitions and children the triggers, and drops those of former ones. The owner may
 -- have changed the triggers, so a capture that cannot follow must not make the statement fail.
--- Shards of Citus do not have children; PostgreSQL itself cares for the triggers of partitions.
+-- Shards of Citus do not have children; PostgreSQL itself maintains the triggers of partitions.
 CREATE FUNCTION outbox_internal.follow_members(captured regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -52,7 +52,6 @@ BEGIN
     END;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_members(regclass) IS 'follows new and former partitions and children of a captured table';
 
 -- Returns the altered tables, and those that are altered with them: partitions and children, tables
 -- of a type.
@@ -76,7 +75,6 @@ BEGIN ATOMIC
     )
     SELECT array(SELECT b.relation FROM below AS b);
 END;
-COMMENT ON FUNCTION outbox_internal.altered_with(oid[]) IS 'tables that are altered together with some';
 
 -- Returns the captured tables among these tables or above them. No other table is looked at,
 -- because a capture concerns only the owners of its tables.
@@ -97,11 +95,10 @@ BEGIN ATOMIC
      WHERE c.relation::oid = ANY (a.relations) OR c.known_members && a.relations
      ORDER BY c.relation::oid;
 END;
-COMMENT ON FUNCTION outbox_internal.captures_of(oid[]) IS 'captured tables that some tables belong to';
 
 -- The capture does not fit the table any more, or does not work. That is an error for the role that
--- has altered it. A partition or child with another owner only causes a warning, because nobody
--- else may keep that owner from altering it.
+-- has altered it. A partition or child with another owner only causes a warning, because no other
+-- role may keep that owner from altering it.
 CREATE FUNCTION outbox_internal.check_member(captured regclass, member regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -110,7 +107,7 @@ AS $$
 BEGIN
     PERFORM outbox_internal.check_captured(member);
 EXCEPTION WHEN OTHERS THEN
-    IF SQLSTATE <> '55000' -- triggers that somebody has dropped or made otherwise
+    IF SQLSTATE <> '55000' -- triggers that were dropped or made in another way
        AND (SELECT m.relowner = c.relowner FROM pg_class AS m, pg_class AS c WHERE m.oid = member AND c.oid = captured) THEN
         RAISE;
     END IF;
@@ -139,7 +136,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_internal.has_captured_table() IS 'returns whether captures can be looked up; warns if not';
 
--- Refuses changes of tables that their captures cannot do without.
+-- Updates captures when their tables are altered. Refuses changes that a capture cannot follow.
 CREATE FUNCTION outbox_internal.follow_altered_tables()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -170,7 +167,6 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_altered_tables() IS 'updates captures when their tables are altered';
 
 CREATE EVENT TRIGGER outbox_follow_altered_tables ON ddl_command_end
     WHEN tag IN ('ALTER TABLE', 'CREATE TABLE', 'ALTER FOREIGN TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TYPE')
@@ -178,6 +174,7 @@ CREATE EVENT TRIGGER outbox_follow_altered_tables ON ddl_command_end
 ALTER EVENT TRIGGER outbox_follow_altered_tables ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_altered_tables IS 'updates captures when their tables are altered';
 
+-- Forgets dropped tables and columns.
 CREATE FUNCTION outbox_internal.follow_dropped_tables()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -204,7 +201,6 @@ BEGIN
     PERFORM outbox_internal.follow_columns(captured) FROM outbox_internal.captures_of(changed) AS captured;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_dropped_tables() IS 'forgets dropped tables and columns';
 
 CREATE EVENT TRIGGER outbox_follow_dropped_tables ON sql_drop EXECUTE FUNCTION outbox_internal.follow_dropped_tables();
 ALTER EVENT TRIGGER outbox_follow_dropped_tables ENABLE ALWAYS;

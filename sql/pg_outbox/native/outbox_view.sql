@@ -1,5 +1,5 @@
--- Its arguments are the layout, the content type of payloads that are bytes, and the template for
--- topics.
+-- The arguments of the trigger are the layout, the content type of payloads that are bytes, and the
+-- template for topics.
 CREATE FUNCTION outbox.insert_event()
 RETURNS trigger
 LANGUAGE c

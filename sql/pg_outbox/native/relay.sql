@@ -1,4 +1,4 @@
--- What relays outside the server are told by the extension: settings are those of the server,
+-- What the extension tells relays outside the server: settings are those of the server,
 -- destinations are foreign servers with the option relay 'external'.
 
 -- Durations are in milliseconds, sizes in kilobytes.

@@ -1,11 +1,10 @@
--- Keeps workers out of this database until the session ends: a partly restored log must not be
+-- Keeps workers out of this database until the session ends. A partly restored log must not be
 -- read, because its events are out of order. It also makes a parallel restore load one table at a
 -- time, because events are numbered by the cursors that exist.
 CREATE FUNCTION outbox_internal.begin_restore()
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_begin_restore';
-COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'makes the workers of the database leave until this session ends';
 
 -- Rows adapt themselves when they are restored.
 CREATE FUNCTION outbox_internal.is_at_home()

@@ -12,10 +12,9 @@ BEGIN ATOMIC
                      JOIN pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw
                     WHERE s.oid = server AND w.fdwname = 'pg_outbox');
 END;
-COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a foreign server is a destination';
 
--- 'default' is the name for outbox.default_destination, whose cursor no server may take over, nor that of
--- an endpoint.
+-- 'default' is the name for outbox.default_destination. No server may take over its cursor, or that
+-- of an endpoint.
 CREATE FUNCTION outbox_internal.check_server_name(server oid)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -61,8 +60,8 @@ BEGIN
                                 needed);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.warn_of_few_workers(oid) IS 'warns if max_worker_processes has no room for the relay of a new destination';
 
+-- Warns if a new or altered destination cannot deliver anything.
 CREATE FUNCTION outbox_internal.warn_of_server(server oid)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -72,7 +71,6 @@ BEGIN
     PERFORM outbox_internal.warn_of_few_workers(server);
     PERFORM outbox_internal.warn_of_unknown_topics(d.name) FROM outbox.destination AS d WHERE d.server = $1;
 END $$;
-COMMENT ON FUNCTION outbox_internal.warn_of_server(oid) IS 'warns if a new or altered destination cannot deliver anything';
 
 -- A destination has a cursor from its creation. So one that starts at the end of the log gets all
 -- later commits, however long its relay takes to start.
@@ -130,6 +128,7 @@ CREATE EVENT TRIGGER outbox_note_servers ON ddl_command_start
 ALTER EVENT TRIGGER outbox_note_servers ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_note_servers IS 'records which server each cursor belongs to';
 
+-- Renames the rows of a destination.
 CREATE FUNCTION outbox_internal.follow_renamed_servers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -160,7 +159,6 @@ BEGIN
       WHERE command.classid = 'pg_foreign_server'::regclass AND outbox_internal.is_destination(s.oid);
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_renamed_servers() IS 'renames the rows of a destination';
 
 CREATE EVENT TRIGGER outbox_follow_renamed_servers ON ddl_command_end WHEN tag IN ('ALTER SERVER')
     EXECUTE FUNCTION outbox_internal.follow_renamed_servers();
@@ -191,7 +189,6 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.follow_dropped_servers() IS 'removes the rows of a destination';
 
 CREATE EVENT TRIGGER outbox_follow_dropped_servers ON sql_drop
     WHEN tag IN ('DROP SERVER', 'DROP FOREIGN DATA WRAPPER', 'DROP EXTENSION', 'DROP OWNED')

@@ -1,7 +1,7 @@
 -- Settings of pg_outbox, and what is different where its library is loaded.
 
--- Returns a setting in the form of current_setting(), without the prefix "outbox."; NULL if the
--- library is not loaded.
+-- Returns a setting of pg_outbox in the form of current_setting(), without the prefix "outbox.";
+-- NULL if the library is not loaded.
 CREATE FUNCTION outbox_internal.setting(name text)
 RETURNS text
 LANGUAGE sql STABLE STRICT
@@ -9,8 +9,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT current_setting('outbox.' || name, true);
 END;
-COMMENT ON FUNCTION outbox_internal.setting(text) IS 'a setting of pg_outbox';
 
+-- Returns the name of this edition: native for the extension, sql for the SQL edition.
 CREATE FUNCTION outbox_internal.edition()
 RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -18,8 +18,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT 'native';
 END;
-COMMENT ON FUNCTION outbox_internal.edition() IS 'native for the extension, sql for the SQL edition';
 
+-- Returns whether the server has what this edition needs to deliver events.
 CREATE FUNCTION outbox_internal.is_preloaded()
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -27,7 +27,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT current_setting('outbox.max_workers', true) IS NOT NULL;
 END;
-COMMENT ON FUNCTION outbox_internal.is_preloaded() IS 'returns whether the server has what this edition needs to deliver events';
 
 -- Returns how destinations are made here, for hints.
 CREATE FUNCTION outbox_internal.how_to_make_destination()
@@ -37,4 +36,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT 'CREATE SERVER ... FOREIGN DATA WRAPPER pg_outbox';
 END;
-COMMENT ON FUNCTION outbox_internal.how_to_make_destination() IS 'the statement that makes a destination';

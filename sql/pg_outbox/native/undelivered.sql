@@ -1,9 +1,10 @@
--- Asked by the library before a statement drops pg_outbox (extension/base/drop_guard.cpp). Takes the
--- locks that the drop needs first, so that events of transactions in progress are counted. What a relay
--- has delivered since it last saved its cursor counts as not delivered.
+-- The library calls this before a statement drops pg_outbox (extension/base/drop_guard.cpp). It
+-- takes the locks that the drop needs first, so that events of transactions in progress are
+-- counted. What a relay has delivered since it last saved its cursor counts as not delivered.
 
--- Returns what is lost with the log, or two NULLs if it is nothing. `events` is 'unknown' if the log
--- cannot be read: an extension that is damaged can still be dropped.
+-- Returns the events that are lost if pg_outbox is dropped, or two NULLs if there are none.
+-- `events` is 'unknown' if the log cannot be read: an extension that is damaged can still be
+-- dropped.
 CREATE FUNCTION outbox_internal.undelivered(OUT events text, OUT by_destination text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -28,4 +29,3 @@ EXCEPTION WHEN OTHERS THEN
     events := 'unknown';
     by_destination := SQLERRM;
 END $$;
-COMMENT ON FUNCTION outbox_internal.undelivered() IS 'events that are lost if pg_outbox is dropped';

@@ -39,7 +39,8 @@ LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers';
 COMMENT ON FUNCTION outbox.workers() IS 'the background workers of pg_outbox in this database';
 
--- Workers that should live and do not:
+-- Returns the background workers of pg_outbox in this database that should live and are not started
+-- yet. States:
 --   held back   it has crashed twice or more in a row, and the server with it
 --   failing     it ends with an error again and again
 --   waiting     there is no room: the server, its role or its database has as many workers as allowed
@@ -57,8 +58,6 @@ CREATE FUNCTION outbox.absent_workers(
 RETURNS SETOF record
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_absent_workers';
-COMMENT ON FUNCTION outbox.absent_workers() IS
-    'background workers of pg_outbox in this database that should live and are not started yet';
 
 -- Returns the number of background workers that the server should run, other extensions included, as
 -- far as this database can know. `relays` are servers of destinations that should have a relay. NULL
@@ -67,4 +66,3 @@ CREATE FUNCTION outbox_internal.workers_needed(relays oid[])
 RETURNS integer
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_workers_needed';
-COMMENT ON FUNCTION outbox_internal.workers_needed(oid[]) IS 'how many background workers the server should run';

@@ -6,8 +6,8 @@ AS 'MODULE_PATHNAME', 'outbox_validate_options';
 COMMENT ON FUNCTION outbox_internal.validate_options(text[], oid) IS
     'checks the options of destinations and their credentials';
 
--- Returns every option that a destination can have, from the declarations of the sinks
--- (lib/sinks/<name>/options.cpp).
+-- Returns every option that a destination can have: where it is set, its valid values and its
+-- default. They come from the declarations of the sinks (lib/sinks/<name>/options.cpp).
 CREATE FUNCTION outbox.destination_options(
     OUT sink          text,
     OUT option        text,
@@ -20,8 +20,6 @@ CREATE FUNCTION outbox.destination_options(
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'outbox_destination_options';
-COMMENT ON FUNCTION outbox.destination_options() IS
-    'options of destinations: where each is set, its valid values and its default';
 
 CREATE FOREIGN DATA WRAPPER pg_outbox VALIDATOR outbox_internal.validate_options;
 COMMENT ON FOREIGN DATA WRAPPER pg_outbox IS

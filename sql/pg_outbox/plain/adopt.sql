@@ -1,5 +1,5 @@
--- Runs a statement of outbox.adopt(): a count, or an INSERT. Reading a table runs code of its owner, so
--- the caller must be the owner.
+-- Runs a statement of outbox.adopt() with the rights of the owner of a table: a count, or an
+-- INSERT. Reading a table runs code of its owner, so the caller must be the owner.
 CREATE FUNCTION outbox_internal.run_as_owner("table" regclass, statement text)
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT
@@ -16,4 +16,3 @@ BEGIN
     END IF;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION outbox_internal.run_as_owner(regclass, text) IS 'runs a statement with the rights of the owner of a table';

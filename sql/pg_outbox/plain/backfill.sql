@@ -1,6 +1,6 @@
--- Parts of backfills that are C++ in the extension (extension/capture/backfill.cpp). outbox-relay takes
--- them further, so they run as the role that installed pg_outbox, and only tables of this role can
--- be walked: a table may run code of its owner when it is read.
+-- Parts of backfills that are C++ in the extension (extension/capture/backfill.cpp). outbox-relay
+-- runs them, as the role that installed pg_outbox, so only tables of this role can be walked: a
+-- table may run code of its owner when it is read.
 
 -- Returns the columns of a unique index that the table can be walked by, preferably those of the
 -- primary key.
@@ -36,8 +36,8 @@ BEGIN
     END IF;
     RETURN key;
 END $$;
-COMMENT ON FUNCTION outbox_internal.walking_key(regclass, name[]) IS 'columns of the index that a table is walked by';
 
+-- Raises an error unless a table is captured and may be read here.
 CREATE FUNCTION outbox_internal.check_captured_by_owner(part regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
@@ -62,8 +62,8 @@ BEGIN
                   HINT = format('ALTER TABLE %s OWNER TO %I; or enqueue the events of its rows with outbox.enqueue().', part, current_user);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_captured_by_owner(regclass) IS 'raises an error unless a table is captured and may be read here';
 
+-- Raises an error unless a table is captured and can be walked.
 CREATE FUNCTION outbox_internal.check_can_backfill(part regclass)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT
@@ -72,7 +72,6 @@ BEGIN ATOMIC
     SELECT outbox_internal.check_captured_by_owner(part), outbox_internal.walking_key(c.oid, NULL)
       FROM pg_class AS c WHERE c.oid = part;
 END;
-COMMENT ON FUNCTION outbox_internal.check_can_backfill(regclass) IS 'raises an error unless a table is captured and can be walked';
 
 -- Estimates the number of rows from the present size of the table. Nothing is planned, because
 -- planning runs functions of the table's owner.
@@ -85,7 +84,6 @@ BEGIN ATOMIC
                              * CASE WHEN c.relpages > 0 AND c.reltuples > 0 THEN c.reltuples / c.relpages ELSE 60 END)::bigint
                        FROM pg_class AS c WHERE c.oid = part AND c.relkind = 'r'), 0);
 END;
-COMMENT ON FUNCTION outbox_internal.estimate_rows(regclass) IS 'estimated number of rows of a table';
 
 -- Returns columns compared with the texts of a key, each converted to the type of its column.
 CREATE FUNCTION outbox_internal.key_comparison(part regclass, columns name[], key text[], operator text)
@@ -103,7 +101,6 @@ BEGIN
               FROM unnest(columns, key) WITH ORDINALITY AS k(name, value, place)
               JOIN pg_attribute AS a ON a.attrelid = part AND a.attname = k.name);
 END $$;
-COMMENT ON FUNCTION outbox_internal.key_comparison(regclass, name[], text[], text) IS 'compares the key of a table with texts';
 
 -- Writes the event of one row, if it can be locked at once or `waits`. Returns whether it is done.
 CREATE FUNCTION outbox_internal.write_row(part regclass, columns name[], key text[], only_to integer, waits boolean)
@@ -116,7 +113,7 @@ DECLARE
     shape   CONSTANT record := outbox_internal.shape_of(part, capture);
     its     record;
 BEGIN
-    -- The lock first: a later version of the row may have replaced the one that was found.
+    -- Takes the lock first: a later version of the row may have replaced the one that was found.
     EXECUTE format('SELECT row_to_json(outbox_row) AS row, (%s) IS TRUE AS captured FROM ONLY %s AS outbox_row WHERE %s FOR SHARE %s',
                    coalesce(outbox.capture_condition(capture.relation), 'true'), part,
                    outbox_internal.key_comparison(part, columns, key, '='), CASE WHEN waits THEN '' ELSE 'SKIP LOCKED' END)
@@ -130,7 +127,6 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION outbox_internal.write_row(regclass, name[], text[], integer, boolean) IS 'writes the event of a row';
 
 -- Raises an error once more, with the row that it is about: backfills stop and show it.
 CREATE FUNCTION outbox_internal.raise_for_row(state text, message text, detail text, hint text, part regclass, key text[])
@@ -143,8 +139,8 @@ BEGIN
         DETAIL = concat_ws('; ', nullif(detail, ''),
                            format('row %s of table "%s"', key, (SELECT c.relname FROM pg_class AS c WHERE c.oid = part)));
 END $$;
-COMMENT ON FUNCTION outbox_internal.raise_for_row(text, text, text, text, regclass, text[]) IS 'raises an error that names a row';
 
+-- Writes the events of a batch of a backfill.
 CREATE FUNCTION outbox_internal.write_snapshots(
     part regclass, columns name[], after text[], "limit" integer, only_to integer,
     OUT key_columns name[], OUT rows integer, OUT last_key text[], OUT locked text[])
@@ -189,9 +185,8 @@ EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
     PERFORM outbox_internal.raise_for_row(SQLSTATE, SQLERRM, detail, hint, part, written);
 END $$;
-COMMENT ON FUNCTION outbox_internal.write_snapshots(regclass, name[], text[], integer, integer) IS 'a batch of a backfill';
 
--- Writes the event of one row, if it is still there. Waits for its lock.
+-- Writes the event of one row of a backfill, if it is still there. Waits for its lock.
 CREATE FUNCTION outbox_internal.write_snapshot(part regclass, columns name[], key text[], only_to integer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -209,4 +204,3 @@ EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
     PERFORM outbox_internal.raise_for_row(SQLSTATE, SQLERRM, detail, hint, part, key);
 END $$;
-COMMENT ON FUNCTION outbox_internal.write_snapshot(regclass, name[], text[], integer) IS 'one row of a backfill';

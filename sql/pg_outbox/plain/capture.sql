@@ -29,6 +29,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_owns_table(regclass) IS 'refuses roles that do not own a table';
 
+-- Keeps others from changing or capturing a table until the transaction ends.
 CREATE FUNCTION outbox_internal.lock_captured("table" regclass)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
@@ -37,12 +38,12 @@ AS $$
 BEGIN
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', "table");
 END $$;
-COMMENT ON FUNCTION outbox_internal.lock_captured(regclass) IS 'keeps others from changing or capturing a table until the transaction ends';
 
 -- ------------------------------------------------------------------------------------------------
 -- Triggers
 -- ------------------------------------------------------------------------------------------------
 
+-- Returns whether a trigger captures its table.
 CREATE FUNCTION outbox_internal.is_capturing(trigger oid)
 RETURNS boolean
 LANGUAGE plpgsql STABLE
@@ -53,7 +54,6 @@ BEGIN
                     WHERE t.oid = trigger
                       AND t.tgfoid IN ('outbox.capture_row()'::regprocedure, 'outbox.capture_truncate()'::regprocedure));
 END $$;
-COMMENT ON FUNCTION outbox_internal.is_capturing(oid) IS 'returns whether a trigger captures its table';
 
 -- Returns a condition over columns of a table as one over columns of the row with this name. The
 -- parser of the server does it: it prints the name of the table where a query has more than one.
@@ -92,7 +92,6 @@ EXCEPTION
     WHEN syntax_error_or_access_rule_violation THEN -- without the query above
         RAISE EXCEPTION USING MESSAGE = SQLERRM, ERRCODE = SQLSTATE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.condition_about(regclass, text, text) IS 'a condition of a capture about the old or the new row';
 
 -- With a condition, an UPDATE fires one of three triggers: the row is captured before and after,
 -- only after, or only before.
@@ -141,6 +140,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.add_capture_triggers(regclass, text, text) IS 'gives a table the triggers that capture it';
 
+-- Sets when the triggers that capture a table fire.
 CREATE FUNCTION outbox_internal.set_capture_fire(member regclass, fire text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
@@ -158,7 +158,6 @@ BEGIN
                        CASE fire WHEN 'always' THEN 'ALWAYS' WHEN 'replica' THEN 'REPLICA' ELSE '' END, trigger);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.set_capture_fire(regclass, text) IS 'sets when the triggers that capture a table fire';
 
 -- Dropping the triggers of a partitioned table drops those of its partitions.
 CREATE FUNCTION outbox_internal.drop_capture_triggers(member regclass)
@@ -183,8 +182,8 @@ COMMENT ON FUNCTION outbox_internal.drop_capture_triggers(regclass) IS 'drops th
 -- Captures
 -- ------------------------------------------------------------------------------------------------
 
--- Others may call this than outbox.capture(), so it checks the arguments again, and takes the
--- calling role from where the call is made.
+-- Not only outbox.capture() may call this, so it checks the arguments again, and takes the calling
+-- role from where the call is made.
 CREATE FUNCTION outbox_internal.save_captured(captured outbox.captured, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -202,6 +201,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.save_captured(outbox.captured, outbox_internal.caller) IS 'records that a table is captured, on behalf of its owner';
 
+-- Records that a table is not captured, on behalf of its owner.
 CREATE FUNCTION outbox_internal.forget_captured("table" regclass, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
@@ -214,8 +214,8 @@ BEGIN
     END IF;
     DELETE FROM outbox.captured AS c WHERE c.relation = "table";
 END $$;
-COMMENT ON FUNCTION outbox_internal.forget_captured(regclass, outbox_internal.caller) IS 'records that a table is not captured, on behalf of its owner';
 
+-- Returns whether a table has all columns that it had.
 CREATE FUNCTION outbox_internal.has_columns(columns name[], known name[])
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -224,7 +224,6 @@ BEGIN ATOMIC
     SELECT coalesce(bool_and(coalesce(k.name = ANY (array_remove(columns, NULL)), false)), true)
       FROM unnest(known) AS k(name) WHERE k.name IS NOT NULL;
 END;
-COMMENT ON FUNCTION outbox_internal.has_columns(name[], name[]) IS 'returns whether a table has all columns that it had';
 
 -- Columns of a restored table may have other numbers. Its capture has the names that it was dumped with.
 CREATE FUNCTION outbox_internal.tend_captures()
@@ -291,11 +290,10 @@ BEGIN
     END IF;
     RETURN c;
 END $$;
-COMMENT ON FUNCTION outbox_internal.capture_of(regclass) IS 'the capture of a table or of one that it is a part of';
 
--- What the triggers have to know of the columns of a table: names in payloads; those of times, which
--- keys have in UTC; of booleans and integers; and, if a type is not built in, an expression that
--- makes the row of $1 of values that are.
+-- Returns what captures have to know of the columns of a table. These are the names in payloads;
+-- the columns that are times, which keys have in UTC, booleans and integers; and, if a type is not
+-- built in, an expression that makes the row of $1 from values of built-in types.
 CREATE FUNCTION outbox_internal.shape_of(
     "table" regclass, capture outbox.captured,
     OUT payload name[], OUT times name[], OUT booleans name[], OUT integers name[], OUT expression text)
@@ -315,13 +313,13 @@ BEGIN ATOMIC
                         ELSE format('CASE WHEN num_nonnulls(($1).%I) = 1 THEN format(''%%s'', ($1).%1$I) END AS %1$I', a.attname) END,
                    ', ' ORDER BY a.attnum) || ') AS outbox_row' END
       FROM (SELECT n.attname, n.attnum, n.attgenerated, n.atttypid,
-                   -- Domains count as the type below them. Of domains over domains that is one more.
+                   -- Domains count as the type below them, unless that is a domain as well.
                    CASE WHEN t.typtype = 'd' AND t.typbasetype < 16384 THEN t.typbasetype ELSE n.atttypid END AS type
               FROM pg_attribute AS n JOIN pg_type AS t ON t.oid = n.atttypid
              WHERE n.attrelid = "table" AND n.attnum > 0 AND NOT n.attisdropped) AS a;
 END;
-COMMENT ON FUNCTION outbox_internal.shape_of(regclass, outbox.captured) IS 'what captures have to know of the columns of a table';
 
+-- Refuses a column that cannot be captured.
 CREATE FUNCTION outbox_internal.check_captured_column("table" regclass, name name)
 RETURNS pg_attribute
 LANGUAGE plpgsql STABLE
@@ -343,7 +341,6 @@ BEGIN
     END IF;
     RETURN its;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_captured_column(regclass, name) IS 'refuses a column that cannot be captured';
 
 -- Checks once, at capture, what outbox.enqueue() would refuse in each event.
 CREATE FUNCTION outbox_internal.check_captured("table" regclass)
@@ -396,14 +393,13 @@ BEGIN
        FROM unnest(ARRAY[c.insert_type, c.update_type, c.delete_type, c.truncate_type, c.snapshot_type]) AS t;
     PERFORM outbox_internal.check_may_produce(c.topic, pg_get_userbyid(r.relowner), true) FROM pg_class AS r WHERE r.oid = c.relation;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_captured(regclass) IS 'refuses a capture that does not fit the table';
 
 -- ------------------------------------------------------------------------------------------------
 -- Events
 -- ------------------------------------------------------------------------------------------------
 
 -- Functions without a search_path of their own run under that of the triggers, and are granted to
--- nobody.
+-- no role.
 
 -- Returns the members of a row with these names as a JSON object, as they are written there.
 CREATE FUNCTION outbox_internal.members_of("row" json, names name[])
@@ -415,10 +411,9 @@ BEGIN
               FROM json_each("row") WITH ORDINALITY AS m(key, value, place)
              WHERE m.key = ANY (names::text[]));
 END $$;
-COMMENT ON FUNCTION outbox_internal.members_of(json, name[]) IS 'some members of a row as a JSON object';
 
--- Returns a value of a key. Times do not depend on the session's time zone, because keys must be the
--- same for all sessions.
+-- Returns a value of a key as text. Times do not depend on the session's time zone, because keys
+-- must be the same for all sessions.
 CREATE FUNCTION outbox_internal.key_value("row" json, name name, times name[], booleans name[])
 RETURNS text
 LANGUAGE plpgsql STABLE
@@ -432,9 +427,9 @@ BEGIN
     END IF;
     RETURN "row" ->> name;
 END $$;
-COMMENT ON FUNCTION outbox_internal.key_value(json, name, name[], name[]) IS 'a value of a key as text';
 
--- Joins several values by colons, and escapes colons within a value.
+-- Returns a key of one or several columns. Joins the values by colons, and escapes colons within a
+-- value.
 CREATE FUNCTION outbox_internal.key_text("row" json, names name[], times name[], booleans name[])
 RETURNS text
 LANGUAGE plpgsql STABLE
@@ -447,7 +442,6 @@ BEGIN
                                        ':' ORDER BY n.place), '')
               FROM unnest(names) WITH ORDINALITY AS n(name, place));
 END $$;
-COMMENT ON FUNCTION outbox_internal.key_text(json, name[], name[], name[]) IS 'a key of one or several columns';
 
 -- Columns that are null add no header.
 CREATE FUNCTION outbox_internal.headers_of(capture outbox.captured, "row" json, shape record, snapshot boolean)
@@ -468,6 +462,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.headers_of(outbox.captured, json, record, boolean) IS 'headers of an event of a row';
 
+-- Writes an event of a row.
 CREATE FUNCTION outbox_internal.put_captured(
     capture outbox.captured, shape record, event_type text, "row" json, payload text, version bigint,
     snapshot boolean DEFAULT false, only_to integer DEFAULT NULL)
@@ -490,7 +485,6 @@ BEGIN
         outbox_internal.headers_of(capture, "row", shape, snapshot), NULL, NULL, NULL, NULL,
         (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = capture.relation), true, only_to, snapshot);
 END $$;
-COMMENT ON FUNCTION outbox_internal.put_captured(outbox.captured, record, text, json, text, bigint, boolean, integer) IS 'writes an event of a row';
 
 -- The version is that of the event, which is newer than that of the row.
 CREATE FUNCTION outbox_internal.put_deleted(capture outbox.captured, shape record, "row" json, least_version bigint)
@@ -516,8 +510,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.put_deleted(outbox.captured, record, json, bigint) IS 'writes an event of a deleted row';
 
--- Consumers that apply only newer versions pass over the event of a change that does not raise the
--- version. Warns once a statement.
+-- Consumers that apply only newer versions ignore the event of a change that does not raise the
+-- version. The warning comes once a statement.
 CREATE FUNCTION outbox_internal.check_version_rises(capture outbox.captured, before bigint, after bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -538,6 +532,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_version_rises(outbox.captured, bigint, bigint) IS 'warns of a version that did not rise, or refuses it';
 
+-- Writes the events of an updated row.
 CREATE FUNCTION outbox_internal.put_updated(capture outbox.captured, shape record, old_row json, new_row json)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -574,9 +569,8 @@ BEGIN
     END IF;
     PERFORM outbox_internal.put_captured(capture, shape, capture.update_type, new_row, payload, (new_row ->> capture.version)::bigint);
 END $$;
-COMMENT ON FUNCTION outbox_internal.put_updated(outbox.captured, record, json, json) IS 'writes the events of an updated row';
 
--- A snapshot from before outbox.capture() has the triggers, and not the capture.
+-- A snapshot from before outbox.capture() sees the triggers, but not the capture.
 CREATE FUNCTION outbox_internal.refuse_not_captured("table" name)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -591,6 +585,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.refuse_not_captured(name) IS 'refuses a row of a table that is not captured';
 
+-- Writes an event of a changed row.
 CREATE FUNCTION outbox.capture_row()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -633,7 +628,6 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.capture_row() IS 'writes an event of a changed row';
 
 -- The event is about the whole table, whose name is the aggregate id.
 CREATE FUNCTION outbox.capture_truncate()

@@ -1,4 +1,6 @@
 -- Checks of names and media types.
+
+-- Raises an error unless the text is a list of patterns.
 CREATE FUNCTION outbox_internal.check_topics(topics text)
 RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT
@@ -11,9 +13,8 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_topics(text) IS 'raises an error unless the text is a list of patterns';
 
--- The grammar of lib/core/content_type.cpp.
+-- The grammar is that of lib/core/content_type.cpp.
 CREATE FUNCTION outbox_internal.is_content_type(text text)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -25,10 +26,10 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'returns whether a text is a media type, as in outbox.enqueue()';
 
+-- Returns whether a media type promises JSON.
 CREATE FUNCTION outbox_internal.is_json_type(content_type text)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC -- without a search_path, so that the planner can put it into the expression that calls it
     SELECT lower(content_type COLLATE "C") ~ '^(application/json|[^/]+/[^/; \t]+\+json)([; \t]|$)';
 END;
-COMMENT ON FUNCTION outbox_internal.is_json_type(text) IS 'returns whether a media type promises JSON';

@@ -9,7 +9,7 @@ COMMENT ON COLUMN outbox.destination.name IS 'name of the destination';
 COMMENT ON COLUMN outbox.destination.pull IS 'true if it has no relay, and events are taken with outbox.fetch()';
 COMMENT ON COLUMN outbox.destination.external IS 'true if outbox-relay serves it';
 
--- The option `topics` of each destination, for views that call no function of pg_outbox.
+-- For views that call no function of pg_outbox.
 CREATE VIEW outbox_internal.destination_topics AS
 SELECT d.name, d.options ->> 'topics' AS topics
   FROM outbox.destination_config AS d;
@@ -29,4 +29,3 @@ BEGIN ATOMIC
                       WHERE strpos(destination::text, '/') > 0 AND d.name = split_part(destination::text, '/', 1)::name),
                     outbox_internal.setting(option));
 END;
-COMMENT ON FUNCTION outbox_internal.destination_option(name, text) IS 'returns an option of a destination, or its default';

@@ -21,10 +21,9 @@ BEGIN ATOMIC
             SELECT g.xmin::text::bigint FROM outbox.ring AS g) AS r(xmin)
      GROUP BY n.now;
 END;
-COMMENT ON FUNCTION outbox_internal.restored_by() IS 'the transaction that restored the log';
 
--- Gives restored events and cursors the numbers that restore.sql describes. Events that may have been
--- enqueued here since keep theirs, and count as not settled.
+-- Adapts a restored log to this cluster: gives events and cursors the numbers that restore.sql
+-- describes. Events that may have been enqueued here since keep theirs, and count as not settled.
 CREATE FUNCTION outbox_internal.come_home()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -85,4 +84,3 @@ BEGIN
     DELETE FROM outbox.home;
     INSERT INTO outbox.home SELECT c.system_identifier, 'outbox.event'::regclass FROM pg_control_system() AS c;
 END $$;
-COMMENT ON FUNCTION outbox_internal.come_home() IS 'adapts a restored log to this cluster';

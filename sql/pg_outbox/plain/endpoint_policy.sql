@@ -1,6 +1,7 @@
 -- A row makes outbox-relay connect to an address, as a destination does. So endpoints belong to the owner of
 -- pg_outbox: there is no policy for other roles.
 
+-- Refuses a role that may not change endpoints.
 -- Errors: 42501 the role is not a member of the owner.
 CREATE FUNCTION outbox_internal.check_owns_destination(destination name, caller name)
 RETURNS void
@@ -13,4 +14,3 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege', DETAIL = 'Endpoints belong to the owner of pg_outbox.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_owns_destination(name, name) IS 'refuses a role that may not change endpoints';

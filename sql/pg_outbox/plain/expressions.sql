@@ -3,8 +3,8 @@
 -- only read: each run is a subtransaction that is read-only and always rolled back, as in the
 -- extension (native/expressions.sql). OBX00 is the SQLSTATE by which such a subtransaction ends.
 
--- The payload that a result stands for, and its content type. There is one for each type that the
--- option payload may have.
+-- The payload that a result stands for, and its content type. There is a function for each type
+-- that the option payload may have.
 CREATE FUNCTION outbox_internal.payload_bytes(result jsonb) RETURNS bytea
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC SELECT convert_to(result::text, 'UTF8'); END;
@@ -39,7 +39,7 @@ COMMENT ON FUNCTION outbox_internal.payload_type(json, text) IS 'content type of
 COMMENT ON FUNCTION outbox_internal.payload_type(text, text) IS 'content type of a result of the option payload';
 COMMENT ON FUNCTION outbox_internal.payload_type(bytea, text) IS 'content type of a result of the option payload';
 
--- Refuses an expression that is not what it has to be. The parser of the server says what it is: a
+-- Refuses an expression that a destination cannot have. The parser of the server says what it is: a
 -- function with this body is created, and its parse tree looked at.
 CREATE FUNCTION outbox_internal.check_expression(option text, expression text)
 RETURNS void
@@ -102,7 +102,6 @@ BEGIN
                   HINT = 'It is evaluated for each event, by a process that only reads.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_expression(text, text) IS 'refuses an expression that a destination cannot have';
 
 -- Returns the query that applies the expressions of a destination to the events of its parameter.
 CREATE FUNCTION outbox_internal.expression_query(destination name)
@@ -129,11 +128,10 @@ BEGIN ATOMIC
       FROM (SELECT outbox_internal.destination_option(destination, 'filter'),
                    outbox_internal.destination_option(destination, 'payload')) AS o(filter, payload);
 END;
-COMMENT ON FUNCTION outbox_internal.expression_query(name) IS 'query that applies the expressions of a destination';
 
--- Runs the query for all events at once. If that fails, it halves them until the event is alone for
--- which an expression fails. A timeout ends a statement once, so with several events it is an error:
--- the relay asks for fewer.
+-- Applies expressions to events. Runs the query for all events at once. If that fails, it halves
+-- them until the event is alone for which an expression fails. A timeout ends a statement once, so
+-- with several events it is an error: the relay asks for fewer.
 CREATE FUNCTION outbox_internal.apply_query(query text, options text, events outbox.event[], OUT event outbox.event, OUT fault text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE
@@ -171,7 +169,6 @@ BEGIN
         RETURN NEXT;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.apply_query(text, text, outbox.event[]) IS 'applies expressions to events';
 
 -- Returns those of the events that the filter selects, in their order, with what the option payload
 -- makes of them. An event with a `fault` cannot be sent: that is the error of an expression. An error
@@ -190,7 +187,6 @@ BEGIN
     EXECUTE query USING '{}'::outbox.event[];
     RETURN QUERY SELECT * FROM outbox_internal.apply_query(query, options, events);
 END $$;
-COMMENT ON FUNCTION outbox_internal.apply_expressions(name, outbox.event[]) IS 'events as a destination with expressions gets them';
 
 -- Returns why the expressions of a destination cannot be evaluated; NULL if they can.
 CREATE FUNCTION outbox_internal.expression_trouble(destination name)
@@ -204,4 +200,3 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN SQLERRM;
 END $$;
-COMMENT ON FUNCTION outbox_internal.expression_trouble(name) IS 'why the expressions of a destination cannot be evaluated';

@@ -1,4 +1,4 @@
--- Who may fetch from pull destinations.
+-- Roles that may fetch from pull destinations.
 CREATE TABLE outbox.fetcher (
     role        regrole NOT NULL,
     destination name    NOT NULL,
@@ -35,7 +35,6 @@ BEGIN
     END IF;
     RETURN server;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_fetcher(name, name) IS 'refuses a role that may not fetch';
 
 -- Lets a role fetch from a pull destination. Errors: 42704 there is no such destination.
 CREATE FUNCTION outbox.grant_fetch(role regrole, destination name DEFAULT NULL)
@@ -54,8 +53,8 @@ BEGIN
         INSERT INTO outbox.fetcher VALUES (role, destination) ON CONFLICT DO NOTHING;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.grant_fetch(regrole, name) IS 'lets a role fetch from a pull destination';
 
+-- Revokes the right to fetch from pull destinations.
 CREATE FUNCTION outbox.revoke_fetch(role regrole)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -64,4 +63,3 @@ BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'fetch');
     DELETE FROM outbox.fetcher AS f WHERE f.role = revoke_fetch.role OR f.role::oid NOT IN (SELECT r.oid FROM pg_roles AS r);
 END;
-COMMENT ON FUNCTION outbox.revoke_fetch(regrole) IS 'revokes the right to fetch from pull destinations';

@@ -1,6 +1,6 @@
--- What the keeper of the extension does for the log (bgworker/keeper/segments.hpp): moves enqueues on
--- to the next segment, empties segments that every destination is done with, limits the size of the
--- log, drops old receipts and source events, and takes backfills further. outbox-relay calls it.
+-- What the keeper of the extension does for the log (bgworker/keeper/segments.hpp): moves enqueues
+-- on to the next segment, empties segments that every destination is done with, limits the size of
+-- the log, drops old receipts and source events, and continues backfills. outbox-relay calls it.
 --
 -- No enqueue waits for this: a lock is taken at once or not at all, and held only for a TRUNCATE.
 
@@ -12,6 +12,7 @@ COMMENT ON TABLE outbox.upkeep IS 'when tasks of outbox_internal.maintain() are 
 COMMENT ON COLUMN outbox.upkeep.task IS 'the task';
 COMMENT ON COLUMN outbox.upkeep.due IS 'not done before this time';
 
+-- Returns whether a task of outbox_internal.maintain() is due.
 CREATE FUNCTION outbox_internal.is_due(task text)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
@@ -19,8 +20,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT NOT EXISTS (SELECT FROM outbox.upkeep AS u WHERE u.task = is_due.task AND u.due > clock_timestamp());
 END;
-COMMENT ON FUNCTION outbox_internal.is_due(text) IS 'returns whether a task of outbox_internal.maintain() is due';
 
+-- Sets when a task of outbox_internal.maintain() is due again.
 CREATE FUNCTION outbox_internal.put_off(task text, seconds double precision)
 RETURNS void
 LANGUAGE sql VOLATILE STRICT
@@ -29,8 +30,8 @@ BEGIN ATOMIC
     INSERT INTO outbox.upkeep VALUES (task, clock_timestamp() + make_interval(secs => seconds))
         ON CONFLICT ON CONSTRAINT upkeep_pkey DO UPDATE SET due = excluded.due;
 END;
-COMMENT ON FUNCTION outbox_internal.put_off(text, double precision) IS 'sets when a task of outbox_internal.maintain() is due again';
 
+-- Drops old receipts and source events.
 CREATE FUNCTION outbox_internal.tend_receipts()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -45,8 +46,8 @@ BEGIN
         PERFORM outbox_internal.put_off('source events', least(3600, outbox_internal.setting_number('source_event_retention')));
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.tend_receipts() IS 'drops old receipts and source events';
 
+-- Detaches a destination when the log is too large.
 CREATE FUNCTION outbox_internal.watch_size()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -69,10 +70,9 @@ BEGIN
                   HINT = 'outbox.resume() continues with the events still in the log.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.watch_size() IS 'detaches a destination when the log is too large';
 
--- Makes the next empty segment the current one. Without an empty one the current one goes on growing.
--- Returns the seconds until the current one is too old.
+-- Moves enqueues on to the next segment: makes the next empty one the current one. Without an empty
+-- one the current one goes on growing. Returns the seconds until the current one is too old.
 CREATE FUNCTION outbox_internal.move_on_when_due()
 RETURNS double precision
 LANGUAGE plpgsql VOLATILE
@@ -107,11 +107,10 @@ BEGIN
     UPDATE outbox.ring AS r SET current = (r.number = next), since = clock_timestamp() WHERE r.number IN (next, current.number);
     RETURN 0;
 END $$;
-COMMENT ON FUNCTION outbox_internal.move_on_when_due() IS 'moves enqueues on to the next segment';
 
--- Whoever wrote to the segment holds a lock on it until the end of his transaction. So with the lock,
--- and a look after it is taken, no event can be missed. Relays that have noted places in it compare
--- positions.
+-- A transaction that wrote to the segment holds a lock on it until it ends. So a look at the
+-- segment after this takes the lock misses no event. Relays that have noted places in the segment
+-- compare positions.
 CREATE FUNCTION outbox_internal.empty_segment(number integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -135,8 +134,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.empty_segment(integer) IS 'empties a segment that no destination needs';
 
--- Empties at most one segment, so that its lock is held for a moment only. Returns the seconds until
--- another may be emptied.
+-- Empties a segment that no destination needs and that is kept long enough. Empties at most one, so
+-- that its lock is held for a moment only. Returns the seconds until another may be emptied.
 CREATE FUNCTION outbox_internal.empty_when_due()
 RETURNS double precision
 LANGUAGE plpgsql VOLATILE
@@ -161,7 +160,8 @@ BEGIN
             IF outbox_internal.empty_segment(segment.number) THEN
                 RETURN 0;
             END IF;
-            -- Only a scan may tell that it is held, so the next one waits for twenty times as long.
+            -- It may take a scan to see that the segment is held, so the next one waits for twenty
+            -- times as long.
             pause := least(pause, greatest(5, 20 * extract(epoch FROM clock_timestamp() - began)));
             PERFORM outbox_internal.put_off('segment ' || segment.number, pause);
         ELSE
@@ -170,7 +170,6 @@ BEGIN
     END LOOP;
     RETURN pause;
 END $$;
-COMMENT ON FUNCTION outbox_internal.empty_when_due() IS 'empties a segment that no destination needs and that is kept long enough';
 
 -- Runs one step of the backfill that has waited longest. Returns the seconds until the next.
 CREATE FUNCTION outbox_internal.backfill_when_due()
@@ -199,9 +198,9 @@ BEGIN
                                                       WHEN 'over' THEN 0 ELSE 0.5 END);
     RETURN 0;
 END $$;
-COMMENT ON FUNCTION outbox_internal.backfill_when_due() IS 'takes a backfill one step further';
 
--- Several relays may call it: one does the work, the others come back later.
+-- Does what is due for the log; returns seconds until more is due. Several relays may call it: one
+-- does the work, the others come back later.
 CREATE FUNCTION outbox_internal.maintain()
 RETURNS double precision
 LANGUAGE plpgsql VOLATILE
@@ -233,4 +232,3 @@ BEGIN
 EXCEPTION WHEN lock_not_available THEN
     RETURN 5;
 END $$;
-COMMENT ON FUNCTION outbox_internal.maintain() IS 'does what is due for the log; returns seconds until more is due';

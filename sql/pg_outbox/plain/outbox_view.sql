@@ -1,6 +1,6 @@
--- Its arguments are the layout, the content type of payloads that are bytes, and the template for
--- topics. The columns must have the types of the layout: values of other types would be converted by
--- casts of others, with the rights of this function.
+-- The arguments of the trigger are the layout, the content type of payloads that are bytes, and the
+-- template for topics. The columns must have the types of the layout: values of other types would
+-- be converted by casts of other roles, with the rights of this function.
 CREATE FUNCTION outbox_internal.check_view_row(view regclass, layout text, "row" jsonb, names jsonb)
 RETURNS void
 LANGUAGE plpgsql STABLE
@@ -43,8 +43,8 @@ BEGIN ATOMIC
       FROM (SELECT * FROM pg_attribute WHERE attrelid = view AND attnum > 0) AS a
       FULL JOIN outbox_internal.layout_columns(layout) AS l ON l.number = a.attnum;
 END;
-COMMENT ON FUNCTION outbox_internal.names_in_view(regclass, text) IS 'names of the columns of a layout in a view';
 
+-- Enqueues an event for a row inserted into a view of the log.
 CREATE FUNCTION outbox.insert_event()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -104,4 +104,3 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox.insert_event() IS 'enqueues an event for a row inserted into a view of the log';

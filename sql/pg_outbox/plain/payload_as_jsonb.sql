@@ -1,5 +1,5 @@
--- Returns NULL for JSON that jsonb cannot hold, such as {"n": 1e999999}, "\ud800" and "\u0000". An
--- error would hit every reader of the view, whatever event it looks for.
+-- Returns a JSON payload, or NULL if jsonb cannot hold it. Examples are {"n": 1e999999}, "\ud800"
+-- and "\u0000". An error would hit every reader of the view, whatever event it looks for.
 CREATE FUNCTION outbox.payload_as_jsonb(payload bytea)
 RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL RESTRICTED
@@ -10,4 +10,3 @@ BEGIN
 EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.payload_as_jsonb(bytea) IS 'a JSON payload, or NULL if jsonb cannot hold it';

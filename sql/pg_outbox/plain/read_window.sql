@@ -18,5 +18,3 @@ BEGIN ATOMIC
      WHERE w.topic LIKE ANY (outbox_internal.topic_patterns(topics)) AND (w.only_to IS NULL OR w.only_to = read_window.only_to)
      ORDER BY w.position;
 END;
-COMMENT ON FUNCTION outbox_internal.read_window(pg_snapshot, pg_snapshot, pg_snapshot, bigint, integer, text) IS
-    'events of a window as a relay reads them, in its order';

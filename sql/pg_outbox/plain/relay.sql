@@ -1,4 +1,4 @@
--- What relays outside the server are told by the SQL edition: settings are rows of outbox.setting,
+-- What the SQL edition tells relays outside the server: settings are rows of outbox.setting,
 -- destinations those of outbox.destination_config. Credentials are not in the database.
 
 -- Durations are in milliseconds, sizes in kilobytes.

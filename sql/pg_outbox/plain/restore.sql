@@ -1,6 +1,6 @@
--- A dump contains all rows, and creates triggers after them, so that those of restore.sql see none. What
--- they would have done is done afterwards, before a relay or a fetcher reads: outbox.home tells that
--- the rows come from another cluster.
+-- A dump contains all rows, and creates triggers after them, so that those of restore.sql see none.
+-- What they would have done is done afterwards, before a relay or a fetcher reads: outbox.home
+-- shows that the rows come from another cluster.
 CREATE TABLE outbox.home (
     system_identifier bigint NOT NULL,
     log               oid    NOT NULL,
@@ -12,6 +12,7 @@ COMMENT ON COLUMN outbox.home.system_identifier IS 'the cluster; another one aft
 COMMENT ON COLUMN outbox.home.log IS 'OID of outbox.event, which pg_upgrade keeps';
 COMMENT ON COLUMN outbox.home.inserted_by IS 'transaction that wrote the row, which pg_upgrade keeps as well';
 
+-- Returns whether the transactions in the log are of this cluster.
 CREATE FUNCTION outbox_internal.is_at_home()
 RETURNS boolean
 LANGUAGE sql STABLE
@@ -19,9 +20,9 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT h.system_identifier = c.system_identifier FROM outbox.home AS h, pg_control_system() AS c;
 END;
-COMMENT ON FUNCTION outbox_internal.is_at_home() IS 'returns whether the transactions in the log are of this cluster';
 
--- Serialises restores, because events are numbered by the cursors that exist.
+-- Lets one transaction at a time restore rows, because events are numbered by the cursors that
+-- exist.
 CREATE FUNCTION outbox_internal.begin_restore()
 RETURNS void
 LANGUAGE sql VOLATILE STRICT
@@ -29,4 +30,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT pg_advisory_xact_lock(1869968482, -1);
 END;
-COMMENT ON FUNCTION outbox_internal.begin_restore() IS 'lets one transaction at a time restore rows';

@@ -20,7 +20,8 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION outbox_internal.is_destination(oid) IS 'returns whether a number is that of a destination';
 
--- Refuses a value, or warns, as the extension does. `range` and `type` are those of outbox.destination_options().
+-- Refuses an invalid value of an option, or warns, as the extension does. `range` and `type` are
+-- those of outbox.destination_options().
 CREATE FUNCTION outbox_internal.check_option(option text, type text, range text, value text)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -62,11 +63,11 @@ BEGIN
         RAISE EXCEPTION 'invalid value for option "%"', option USING ERRCODE = 'invalid_parameter_value', HINT = hint;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_option(text, text, text, text) IS 'refuses an invalid value of an option, and warns of a duration without a unit';
 
--- Refuses what is wrong at first sight, and options that pg_outbox reads here: those of pull
--- destinations, which no relay looks at, and those that all destinations have. The rest is checked by
--- outbox-relay with the rules of the sinks; until it is right, the destination is misconfigured.
+-- Refuses destinations that are wrong at first sight. It checks the options that pg_outbox reads
+-- here: those of pull destinations, which no relay looks at, and those that all destinations have.
+-- The rest is checked by outbox-relay with the rules of the sinks; until it is right, the
+-- destination is misconfigured.
 CREATE FUNCTION outbox_internal.check_destination_config()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -141,7 +142,6 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION outbox_internal.check_destination_config() IS 'refuses destinations that are wrong at first sight';
 
 CREATE TRIGGER check_destination_config BEFORE INSERT OR UPDATE ON outbox.destination_config
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.check_destination_config();
@@ -223,6 +223,7 @@ CREATE TRIGGER follow_destination AFTER INSERT OR UPDATE OR DELETE ON outbox.des
     FOR EACH ROW EXECUTE FUNCTION outbox_internal.follow_destination();
 COMMENT ON TRIGGER follow_destination ON outbox.destination_config IS 'makes, renames and removes the rows of a destination';
 
+-- Makes relays read settings again.
 CREATE FUNCTION outbox_internal.follow_setting()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -232,12 +233,12 @@ BEGIN
     PERFORM outbox_internal.wake_relays();
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION outbox_internal.follow_setting() IS 'makes relays read settings again';
 
 CREATE TRIGGER follow_setting AFTER INSERT OR UPDATE OR DELETE ON outbox.setting
     FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.follow_setting();
 COMMENT ON TRIGGER follow_setting ON outbox.setting IS 'makes relays read settings again';
 
+-- Refuses TRUNCATE, which would keep the rows of destinations.
 CREATE FUNCTION outbox_internal.refuse_truncate()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -247,7 +248,6 @@ BEGIN
     RAISE EXCEPTION 'cannot truncate table outbox.destination_config'
         USING ERRCODE = 'feature_not_supported', HINT = 'Use DELETE.';
 END $$;
-COMMENT ON FUNCTION outbox_internal.refuse_truncate() IS 'refuses TRUNCATE, which would keep the rows of destinations';
 
 CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON outbox.destination_config
     FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.refuse_truncate();

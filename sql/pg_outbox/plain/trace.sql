@@ -14,10 +14,10 @@ BEGIN ATOMIC
                     nullif(current_setting('inbox.traceparent', true), '')) IS NOT NULL
         OR coalesce(current_setting('outbox.trace_comments', true) = 'always', false);
 END;
-COMMENT ON FUNCTION outbox_internal.may_be_traced() IS 'returns whether a trace context may be found';
 
--- Returns name='value' members of the comment at the end of a statement, or else at its beginning, if it has a
--- valid traceparent. Values are URL-encoded; one with other characters than ASCII is left out.
+-- Returns the trace context in a comment of a statement, as name='value' members. The comment is at
+-- the end of the statement, or else at its beginning, and has a valid traceparent. Values are
+-- URL-encoded; one with other characters than ASCII is left out.
 CREATE FUNCTION outbox_internal.trace_of_comment(statement text, OUT traceparent text, OUT tracestate text)
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -47,8 +47,8 @@ BEGIN
         EXIT WHEN traceparent IS NOT NULL;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox_internal.trace_of_comment(text) IS 'trace context in a comment of a statement';
 
+-- Reports that a setting is not a trace context.
 CREATE FUNCTION outbox_internal.refuse_trace_setting(name text, value text)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -65,9 +65,9 @@ BEGIN
               DETAIL = 'A traceparent has a version, a trace id, a parent id and flags, in lower-case hexadecimal digits (W3C Trace Context).',
               HINT = 'Write for example ''00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'', or an empty string for none.';
 END $$;
-COMMENT ON FUNCTION outbox_internal.refuse_trace_setting(text, text) IS 'reports that a setting is not a trace context';
 
--- Returns the headers with those of the trace context, unless they have a traceparent.
+-- Returns the headers of an event with the trace context of the session, unless they have a
+-- traceparent.
 CREATE FUNCTION outbox_internal.with_trace_context(headers jsonb)
 RETURNS jsonb
 LANGUAGE plpgsql STABLE
@@ -102,4 +102,3 @@ BEGIN
         || CASE WHEN state <> '' AND outbox_internal.is_tracestate(state) THEN jsonb_build_object('tracestate', state) ELSE '{}' END
         || coalesce(headers, '{}');
 END $$;
-COMMENT ON FUNCTION outbox_internal.with_trace_context(jsonb) IS 'headers of an event with the trace context of the session';

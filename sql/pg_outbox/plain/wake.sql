@@ -1,4 +1,4 @@
--- Wake up relays when the transaction commits.
+-- Makes relays apply decisions of operators at commit.
 CREATE FUNCTION outbox_internal.wake_relays()
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -6,9 +6,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT pg_notify('outbox_wake', 'operate');
 END;
-COMMENT ON FUNCTION outbox_internal.wake_relays() IS 'makes relays apply decisions of operators at commit';
 
--- Events that fetchers have settled are noticed by the next outbox_internal.maintain().
+-- Does nothing here: the next outbox_internal.maintain() notices events that fetchers have settled.
 CREATE FUNCTION outbox_internal.wake_keeper()
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -16,8 +15,8 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT;
 END;
-COMMENT ON FUNCTION outbox_internal.wake_keeper() IS 'does nothing here';
 
+-- Makes a relay look for backfills at commit.
 CREATE FUNCTION outbox_internal.wake_for_backfill()
 RETURNS void
 LANGUAGE sql VOLATILE
@@ -25,4 +24,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT pg_notify('outbox_wake', 'operate');
 END;
-COMMENT ON FUNCTION outbox_internal.wake_for_backfill() IS 'makes a relay look for backfills at commit';

@@ -1,5 +1,5 @@
--- No worker of pg_outbox is in this server: these are the relays outside and what they work on.
--- Views call it, for roles that may read the views and not the tables.
+-- Returns the relays outside the server that serve this database, and backfills. No worker of
+-- pg_outbox is in this server. Views call it, for roles that may read the views and not the tables.
 CREATE FUNCTION outbox.workers(
     OUT kind             text,
     OUT object           oid,
@@ -56,8 +56,9 @@ BEGIN
       FROM outbox.backfill_task AS t
      WHERE t.state = 'running' AND EXISTS (SELECT FROM outbox.relay AS r WHERE r.leased_until > clock_timestamp());
 END $$;
-COMMENT ON FUNCTION outbox.workers() IS 'the relays outside the server that serve this database, and backfills';
 
+-- Returns the background workers of pg_outbox in this database that should live and are not started
+-- yet.
 CREATE FUNCTION outbox.absent_workers(
     OUT kind      text,
     OUT object    oid,
@@ -77,8 +78,6 @@ BEGIN ATOMIC
            NULL::timestamptz, NULL::timestamptz
      WHERE false;
 END;
-COMMENT ON FUNCTION outbox.absent_workers() IS
-    'background workers of pg_outbox in this database that should live and are not started yet';
 
 -- Returns the number of background workers that the server should run, other extensions included, as
 -- far as this database can know. NULL: this edition has none.
@@ -89,4 +88,3 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT NULL::integer;
 END;
-COMMENT ON FUNCTION outbox_internal.workers_needed(oid[]) IS 'how many background workers the server should run';

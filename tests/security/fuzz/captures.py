@@ -13,7 +13,6 @@ from fuzz import Database, Failure, Fuzz, NewFuzz, main, new_roles
 from odd import CODE, JSON, Odd, quoted
 
 from security.state import changes, snapshot
-from waiting import SLOWNESS
 
 STATEMENTS_OF_A_ROUND = 700
 STATEMENTS_OF_A_SESSION = 60
@@ -308,14 +307,14 @@ class Tables:
 
 def check_others(fuzz: Fuzz, database: str) -> None:
     """Statements of other roles that captures of one role must not prevent."""
-    with fuzz.connect(database, "other", statement_timeout=f"{int(20 * SLOWNESS)}s", lock_timeout="0") as session:
+    with fuzz.connect(database, "other", statement_timeout="60s", lock_timeout="0") as session:
         for statement in (
             "CREATE TABLE other.fine (id int PRIMARY KEY, v text)", "ALTER TABLE other.fine ADD COLUMN w text", "CREATE TEMP TABLE fine (i int)",
             "ALTER TABLE other.fine DROP COLUMN w", "CREATE TYPE other.pair AS (a int)", "ALTER TYPE other.pair ADD ATTRIBUTE b int", "DROP TYPE other.pair", "DROP TABLE other.fine", "CREATE SCHEMA other2", "DROP SCHEMA other2",
         ):  # fmt: skip
             if fuzz.run(session, statement) is None:
                 raise Failure(f"another role cannot: {statement}")
-    with fuzz.connect(database, statement_timeout=f"{int(20 * SLOWNESS)}s", lock_timeout="0") as session:
+    with fuzz.connect(database, statement_timeout="60s", lock_timeout="0") as session:
         for statement in (
             "SELECT count(c) FROM outbox.captures AS c",
             "SELECT count(p) FROM outbox.backfill_progress AS p",

@@ -82,6 +82,7 @@ def wait_nacked(fake: FakePubSub, *ack_ids: str) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_pauses_between_streams_that_fail_grow(fake: FakePubSub, read: Read) -> None:
     source = read()
     for _ in range(5):
@@ -122,6 +123,7 @@ def test_a_service_that_is_away_comes_back(fake: FakePubSub, read: Read) -> None
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_leases_are_extended_until_a_message_is_settled(fake: FakePubSub, read: Read) -> None:
     source = read(min_ack_deadline=4, max_ack_deadline=4)
     fake.next_stream().send(*numbered(3))
@@ -177,6 +179,7 @@ def test_exactly_once_a_lease_that_is_lost_is_not_asked_for_again(fake: FakePubS
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timing
 def test_close_while_the_service_is_away(fake: FakePubSub, read: Read) -> None:
     source = read(max_outstanding_messages=2)
     fake.next_stream().send(*numbered(2))

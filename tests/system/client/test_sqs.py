@@ -205,6 +205,7 @@ def test_close_gives_back_what_is_held(queue: Queue, make_source: MakeSource) ->
     assert payloads(sorted(make_source(queue).receive(2), key=lambda d: d["payload"])) == sorted(left)
 
 
+@pytest.mark.timing
 def test_close_does_not_wait_for_polls(queue: Queue, make_source: MakeSource) -> None:
     source = make_source(queue, poll=5, visibility=2)
     queue.wait_for_requests("ReceiveMessage", 1)

@@ -201,6 +201,7 @@ def test_a_stop_waits_for_handlers_that_have_begun(target: Target, consume: Cons
     assert target.applied() == ids
 
 
+@pytest.mark.timing
 def test_a_stop_leaves_handlers_that_take_too_long(target: Target, consume: Consume) -> None:
     """COMMIT has been sent and may succeed, so the events are not acknowledged and found applied later."""
     with target.connect() as blocker:

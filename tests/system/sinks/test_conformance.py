@@ -349,6 +349,7 @@ def test_an_answer_that_gets_lost_repeats_at_most_its_request(sink: Sink, db: Da
     assert in_trouble(db) == []
 
 
+@pytest.mark.timing
 @pytest.mark.core
 @pytest.mark.worker
 def test_nothing_is_confirmed_before_the_answer(sink: Sink, db: Database) -> None:

@@ -157,7 +157,7 @@ TEST(Text, PrintableTextIsOneLineOfVisibleCharacters) {
               "?"
               "?");
     EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a b");
-    EXPECT_EQ(printable(std::string(5000, 'x')).size(), longest_printable);
+    EXPECT_EQ(printable(std::string(5000, 'x')).size(), max_printable);
     EXPECT_EQ(printable("abc\xe2\x82\xac", 5), "abc") << "no half of a character";
 }
 

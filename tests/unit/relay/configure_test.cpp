@@ -10,6 +10,7 @@
 namespace outbox::relay {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -306,6 +307,15 @@ TEST(Settings, NamesOfFlagsAndVariables) {
     EXPECT_EQ(variable_of("shutdown_timeout", false), "OUTBOX_SHUTDOWN_TIMEOUT");
     EXPECT_EQ(flag_of("url", true), "--database-url");
     EXPECT_EQ(variable_of("password", true), "OUTBOX_DATABASE_PASSWORD");
+}
+
+TEST(Settings, DescriptionsAreWithoutMarkdownOnATerminal) {
+    EXPECT_EQ(plain_text("Where [spans](tracing.md#spans) go, or `none`."),
+              "Where spans go, or none.");
+    for (const auto& settings : {process_settings(), database_settings()})
+        for (const Setting& setting : settings)
+            EXPECT_THAT(plain_text(setting.spec.description),
+                        AllOf(Not(HasSubstr("`")), Not(HasSubstr("]("))));
 }
 
 TEST_F(Configure, RandomInputIsReadOrRefused) {

@@ -326,7 +326,7 @@ TEST(Destination, OfAwsHasARegionAndAnAccount) {
         destination({{"url", "kinesis://eu-west-1"}, {"max_record_size", "2048"}}));
     EXPECT_EQ(stream.kind, AwsKind::kinesis);
     EXPECT_EQ(stream.batch_size, 500u);
-    EXPECT_EQ(stream.largest_record, 2u * 1024 * 1024);
+    EXPECT_EQ(stream.max_record, 2u * 1024 * 1024);
     EXPECT_EQ(stream.format, EventFormat::structured);
     const AwsSinkOptions bus =
         aws_sink_options(destination({{"url", "eventbridge://eu-west-1"}, {"format", "payload"}}));

@@ -9,9 +9,10 @@
 -- has come through, and none of them takes it: otherwise nodes would hold a key for each other for ever, each
 -- because the other does.
 
--- Returns the first event in trouble of each key and destination; of each destination at_most + 1. If that is a
--- copy, then also the first that is not: the node whose event it is does not take the copy, and its later events
--- must not overtake those here.
+-- Returns the first event in trouble of each key and destination, for the node to which a shard has
+-- moved. If that event is a copy, it also returns the first one that is not: the node whose event
+-- was copied does not take the copy, and its later events must not overtake those here. For each
+-- destination there are at most at_most + 1 events.
 CREATE FUNCTION outbox_internal.keys_in_trouble(at_most integer)
 RETURNS json
 LANGUAGE sql STABLE
@@ -34,7 +35,6 @@ BEGIN ATOMIC
               JOIN outbox.delivery AS t ON t.destination = d.name AND t.position IN (f.position, own.position)
               LEFT JOIN outbox.arriving_key AS k ON k.destination = t.destination AND k.position = t.position) AS e;
 END;
-COMMENT ON FUNCTION outbox_internal.keys_in_trouble(integer) IS 'events in trouble that hold keys, for the node to which a shard has moved';
 
 -- Holds exactly these keys of another node, as keys_in_trouble() returns them. Returns destinations that have
 -- to wait as a whole: they have too many, or a relay outside of the server or endpoints, which do not learn
@@ -96,4 +96,3 @@ BEGIN
     END LOOP;
     RETURN waiting;
 END $$;
-COMMENT ON FUNCTION outbox_internal.hold_keys_of(integer, json, integer) IS 'holds keys of events that another node has in trouble';

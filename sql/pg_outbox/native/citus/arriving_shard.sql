@@ -8,18 +8,19 @@
 --   2. Citus blocks writes to the shard, and commits that it stands here: pg_dist_placement says so on
 --      all nodes. A statement that writes to the shard from then on began after that commit.
 --   3. A relay that has taken the snapshot for its next window looks with a later snapshot whether the
---      shard stands here. If so, the window may have events of the shard, and is given up. Of
---      transactions that are prepared nothing can be seen but their locks, so the relay also waits
---      while somebody changes pg_dist_placement; it looks for that before it looks for the shard.
+--      shard stands here. If so, the window may have events of the shard, and is given up. Of prepared
+--      transactions only the locks can be seen, so the relay also waits while a transaction changes
+--      pg_dist_placement; it looks for that before it looks for the shard.
 --   4. The keeper here asks the other node for a snapshot in which all events of the shard have committed
---      (left_at), and then, some times a second, which destinations have not settled what is visible in
+--      (left_at), and then, several times a second, which destinations have not settled what is visible in
 --      it (waits_for). Relays of other destinations go on. A transaction that was prepared there before
 --      the shard left may have events of it, so the snapshot is taken when none of these is left.
---   5. Of a destination that has settled all but events in trouble, only the keys of these are held
---      (arriving_key.sql). When none is left either, the keeper deletes the row.
+--   5. If a destination has settled all but events in trouble, only the keys of these are held
+--      (arriving_key.sql). When no key is left either, the keeper deletes the row.
 --
 -- A node that waits sends no shard on: nodes that waited for each other would wait for ever.
 
+-- Returns whether a shard stands on this node.
 CREATE FUNCTION outbox_internal.shard_is_here(shard bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -28,9 +29,9 @@ AS $$
 BEGIN
     RETURN EXISTS (SELECT FROM pg_dist_placement AS p WHERE p.shardid = shard AND p.groupid = outbox_internal.citus_group());
 END $$;
-COMMENT ON FUNCTION outbox_internal.shard_is_here(bigint) IS 'whether a shard stands on this node';
 
--- Returns whether somebody changes where shards stand: for a moment, or with a transaction that is prepared.
+-- Returns whether a transaction that changes where shards stand has not ended. It runs for a
+-- moment, or it is prepared.
 CREATE FUNCTION outbox_internal.shards_are_moving()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -41,7 +42,6 @@ BEGIN
                     WHERE l.locktype = 'relation' AND l.relation = 'pg_dist_placement'::regclass AND l.mode = 'RowExclusiveLock'
                       AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()));
 END $$;
-COMMENT ON FUNCTION outbox_internal.shards_are_moving() IS 'whether a transaction that changes where shards stand has not ended';
 
 -- Returns whether a window whose snapshot was taken before this call may have events for which a
 -- destination has to wait. VOLATILE, so that each statement has a snapshot of its own.
@@ -62,7 +62,6 @@ BEGIN
     RETURN EXISTS (SELECT FROM outbox.arriving_shard AS a
                     WHERE (a.waits_for IS NULL OR of_server = ANY (a.waits_for)) AND outbox_internal.shard_is_here(a.shard));
 END $$;
-COMMENT ON FUNCTION outbox_internal.shards_hold(name) IS 'whether a destination waits for events of a shard that has moved';
 
 -- ------------------------------------------------------------------------------------------------
 -- The node that sends
@@ -77,7 +76,6 @@ BEGIN ATOMIC
     SELECT pg_current_snapshot()
      WHERE NOT EXISTS (SELECT FROM pg_prepared_xacts AS p WHERE p.database = current_database() AND p.prepared <= gone_since);
 END;
-COMMENT ON FUNCTION outbox_internal.snapshot_without_prepared(timestamptz) IS 'the present snapshot, unless transactions prepared before a time are left';
 
 -- Returns the destinations that have not settled all events that are visible in a snapshot, by their
 -- saved cursors. What is in trouble there does not count: see arriving_key.sql. Nor do endpoints that have
@@ -109,13 +107,12 @@ BEGIN
     END LOOP;
     RETURN unsettled;
 END $$;
-COMMENT ON FUNCTION outbox_internal.unsettled_in(pg_snapshot) IS 'destinations that have not settled all events of a snapshot';
 
 -- ------------------------------------------------------------------------------------------------
 -- The node that receives
 -- ------------------------------------------------------------------------------------------------
 
--- Of a row that is not committed yet nothing can be seen but the lock.
+-- Only the lock of a row that is not committed yet can be seen.
 CREATE FUNCTION outbox_internal.expects_shards()
 RETURNS boolean
 LANGUAGE sql VOLATILE
@@ -137,7 +134,7 @@ AS $$
 DECLARE
     deadline CONSTANT timestamptz := clock_timestamp() + interval '5 seconds'; -- without a backlog it takes one or two
 BEGIN
-    LOCK TABLE outbox.arriving_shard IN ROW EXCLUSIVE MODE; -- before asking: of nodes that exchange shards one sees the other
+    LOCK TABLE outbox.arriving_shard IN ROW EXCLUSIVE MODE; -- before asking, so that of two nodes that exchange shards one sees the other
     WHILE outbox_internal.ask_node(from_group, 'SELECT outbox_internal.expects_shards()')::boolean LOOP
         IF clock_timestamp() > deadline THEN
             RAISE EXCEPTION 'shard % cannot be moved now: node % waits for events of shards that have moved to it',
@@ -202,7 +199,8 @@ CREATE EVENT TRIGGER outbox_follow_shards ON ddl_command_end
 ALTER EVENT TRIGGER outbox_follow_shards ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_shards IS 'notices shards that move to this node';
 
--- Asks the other node what is known there. What is not known yet is asked for again.
+-- Asks another node what it knows about a shard that has moved here. What is not known yet is asked
+-- for again.
 CREATE FUNCTION outbox_internal.ask_about(INOUT s outbox.arriving_shard)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -219,8 +217,8 @@ BEGIN
     END IF;
     IF s.left_at IS NOT NULL THEN
         unsettled := outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.unsettled_in(%L)', s.left_at));
-        -- After that: what is settled has been delivered, or is in trouble by now. Without the second answer the
-        -- first does not count.
+        -- The keys are asked for afterwards: by now, what is settled has been delivered or is in
+        -- trouble. Without the second answer the first does not count.
         s.waits_for := unsettled
             || outbox_internal.hold_keys_of(s.from_group,
                    outbox_internal.ask_node(s.from_group, format('SELECT outbox_internal.keys_in_trouble(%s)', most_keys))::json, most_keys);
@@ -233,9 +231,9 @@ EXCEPTION WHEN connection_failure OR query_canceled THEN -- the keeper does not 
     s.trouble := CASE SQLSTATE WHEN '57014' THEN format('node %s does not answer', outbox_internal.citus_address(s.from_group))
                              ELSE SQLERRM END;
 END $$;
-COMMENT ON FUNCTION outbox_internal.ask_about(outbox.arriving_shard) IS 'asks another node about a shard that has moved here';
 
--- Returns the seconds after which the keeper should call this again; NULL if nothing is expected.
+-- Asks other nodes whether events of shards that have moved here were delivered. Returns the
+-- seconds after which the keeper should call this again; NULL if nothing is expected.
 CREATE FUNCTION outbox_internal.look_after_shards()
 RETURNS double precision
 LANGUAGE plpgsql VOLATILE
@@ -275,9 +273,9 @@ BEGIN
     END IF;
     RETURN pause;
 END $$;
-COMMENT ON FUNCTION outbox_internal.look_after_shards() IS 'asks other nodes whether events of shards that have moved here were delivered';
 
--- For outbox.health().
+-- Returns the destinations that wait for events of shards that have moved here, and the first of
+-- these shards, for outbox.health().
 CREATE FUNCTION outbox_internal.waits_for_shards()
 RETURNS TABLE (destination name, shard bigint, node text, since timestamptz, trouble text)
 LANGUAGE plpgsql VOLATILE
@@ -300,10 +298,11 @@ BEGIN
      WHERE moving OR outbox_internal.shard_is_here(a.shard)
      GROUP BY d.name, a.from_group;
 END $$;
-COMMENT ON FUNCTION outbox_internal.waits_for_shards() IS 'destinations that wait for events of shards that have moved here, and the first of these shards';
 
--- Delivers events of a shard, and of all others that have come from the same node, without waiting for those
--- that this node has not delivered. Events of one key may then arrive in another order than they were written.
+-- Stops waiting for events of a shard that has moved to this node. Its events, and those of all
+-- other shards that have come from the same node, are delivered without waiting for those that the
+-- other node has not delivered. Events of one key may then arrive in another order than they were
+-- written.
 -- Errors: 42704 nothing waits for this shard.
 CREATE FUNCTION outbox.skip_shard(shard bigint, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
@@ -329,13 +328,13 @@ BEGIN
     INSERT INTO outbox.operation (requested_by, destination, action, why) VALUES (caller, '*', 'skip shard', format('shard %s', shard) || coalesce(': ' || $2, ''));
     PERFORM outbox_internal.wake_relays();
 END $$;
-COMMENT ON FUNCTION outbox.skip_shard(bigint, text, outbox_internal.caller) IS 'stops waiting for events of a shard that has moved to this node';
 
--- For functions that run where the shard of a key stands and enqueue there (create_distributed_function()).
--- Such a function may have begun on a node from which the shard then moved. Citus sends its statements
--- after the shard, but outbox.enqueue() writes to the log here, without order with what is written there.
--- To be called after the function has written to a row of the key: from then on the shard does not move
--- before the end of the transaction.
+-- Refuses to enqueue on a node from which the shard of a key has moved. For functions that run
+-- where the shard of a key stands and enqueue there (create_distributed_function()). Such a
+-- function may have begun on a node from which the shard then moved. Citus sends its statements
+-- after the shard, but outbox.enqueue() writes to the log here, without order with what is written
+-- there. To be called after the function has written to a row of the key: from then on the shard
+-- does not move before the end of the transaction.
 -- Errors: 40001 the shard does not stand on this node; the transaction can be tried again.
 CREATE FUNCTION outbox.require_shard(relation regclass, key text)
 RETURNS void
@@ -349,4 +348,3 @@ BEGIN
             USING ERRCODE = 'serialization_failure', HINT = 'It has moved, or the function did not run where it stands. Try the transaction again.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.require_shard(regclass, text) IS 'refuses to enqueue on a node from which the shard of a key has moved';

@@ -30,7 +30,6 @@ BEGIN
     RETURN type;
 END
 $$;
-COMMENT ON FUNCTION outbox_internal.citus_type(regclass) IS 'kind of a table of Citus; null if it is none';
 
 -- Returns what the triggers of a table carry: its capture, or that of the table it belongs to.
 -- Columns of outbox.captured that are about this node only are left out.
@@ -45,9 +44,8 @@ BEGIN ATOMIC
       JOIN outbox.captured AS c ON c.relation = captured
      LIMIT 1;
 END;
-COMMENT ON FUNCTION outbox_internal.capture_argument(regclass) IS 'argument of the triggers that capture a table';
 
--- What creating and dropping triggers has to know about a table.
+-- Returns what Citus needs to know about a table to create and drop its triggers.
 CREATE FUNCTION outbox_internal.citus_capture(
     member regclass, OUT type text, OUT argument text, OUT captured_type text)
 LANGUAGE sql STABLE STRICT
@@ -57,14 +55,13 @@ BEGIN ATOMIC
            (SELECT outbox_internal.citus_type(captured)
               FROM outbox_internal.captures_of(ARRAY[member::oid]) AS captured LIMIT 1);
 END;
-COMMENT ON FUNCTION outbox_internal.citus_capture(regclass) IS 'what Citus needs to capture a table';
 
+-- Changes the argument of the triggers that capture a table, if they have one.
 CREATE FUNCTION outbox_internal.set_capture_argument("table" regclass, argument text)
 RETURNS void
 LANGUAGE c VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_set_capture_argument';
-COMMENT ON FUNCTION outbox_internal.set_capture_argument(regclass, text) IS 'changes the argument of the triggers that capture a table, if they have one';
 
 -- ---------------------------------------------------------------------------------------------
 -- Triggers that Citus creates
@@ -125,12 +122,12 @@ END
 $$;
 COMMENT ON FUNCTION outbox_internal.adopt_capture(regclass, text, name, boolean) IS 'captures a table whose triggers Citus has created';
 
+-- Captures tables whose triggers Citus has created.
 CREATE FUNCTION outbox_internal.follow_created_triggers()
 RETURNS event_trigger
 LANGUAGE c
 SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_follow_created_triggers';
-COMMENT ON FUNCTION outbox_internal.follow_created_triggers() IS 'captures tables whose triggers Citus has created';
 
 CREATE EVENT TRIGGER outbox_follow_created_triggers ON ddl_command_end WHEN tag IN ('CREATE TRIGGER')
     EXECUTE FUNCTION outbox_internal.follow_created_triggers();

@@ -1,7 +1,8 @@
 -- Every node of a Citus cluster has a log, cursors and relays of its own. This asks all of them.
 
--- It is what a node answers. Called by other nodes, so it sets the search path. The next step is that for the worst
--- finding about the destination; one without a relay may have none, and then that about the server counts.
+-- It is the answer of a node. Other nodes call it, so it sets the search path. what_to_do is that
+-- of the worst finding about the destination. A destination without a relay may have none; then the
+-- finding about the server counts.
 CREATE FUNCTION outbox_internal.node_status()
 RETURNS json
 LANGUAGE sql VOLATILE
@@ -56,7 +57,7 @@ COMMENT ON VIEW outbox.cluster_status IS
     'state of every destination on every node of a Citus cluster; a node without destinations, or one that cannot be asked, has one row';
 COMMENT ON COLUMN outbox.cluster_status.node_name IS 'name of the node, as Citus has it; localhost without Citus';
 COMMENT ON COLUMN outbox.cluster_status.node_port IS 'port of the node';
-COMMENT ON COLUMN outbox.cluster_status.group_id IS 'group of the node, as Citus has it; 0: the coordinator, or a server without Citus';
+COMMENT ON COLUMN outbox.cluster_status.group_id IS 'group of the node, as Citus has it; 0 for the coordinator, or for a server without Citus';
 COMMENT ON COLUMN outbox.cluster_status.destination IS 'as in outbox.status; null if the node has none, or cannot be asked';
 COMMENT ON COLUMN outbox.cluster_status.state IS 'as in outbox.status';
 COMMENT ON COLUMN outbox.cluster_status.state_since IS 'as in outbox.status';

@@ -1,13 +1,14 @@
 -- Positions of the nodes of a Citus cluster are unique, and rise for a key also when its shard moves.
 --
--- The upper 23 bits of a position are its era, the lower 40 count. The coordinator begins with era 0, as
--- does a server without Citus. Any other node begins an era of its own before it has a shard, and another
--- one when a shard arrives from a node that is in a later one. Eras come from one sequence, on the
--- coordinator, so each belongs to one node, and is above all that were begun before. One node takes part in
--- one move at a time unless somebody moves by hand: a node that begins an era because it gets one shard
--- while it still sends another one breaks the rise for the keys of that one.
+-- The upper 23 bits of a position are its era, the lower 40 count. The coordinator begins with era
+-- 0, as does a server without Citus. Any other node begins an era of its own before it has a shard,
+-- and another one when a shard arrives from a node that is in a later one. Eras come from one
+-- sequence, on the coordinator, so each belongs to one node, and is above all that were begun
+-- before. A node takes part in one move at a time, unless shards are moved by hand. If it then
+-- begins an era for a shard that it gets while it still sends another one, positions may fall for
+-- keys of the shard that it sends.
 
--- Returns the era of this node.
+-- Returns the era of this node's positions.
 CREATE FUNCTION outbox_internal.era()
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -15,7 +16,6 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT p.last_value >> 40 FROM outbox.event_position AS p;
 END;
-COMMENT ON FUNCTION outbox_internal.era() IS 'era of this node''s positions';
 
 -- Makes the next positions of this node greater than all that were given in the cluster. Sessions of one
 -- transaction of Citus may do this at the same time, so none keeps a lock until the transaction ends.
@@ -43,4 +43,3 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN -- Citus keeps the session, and so 
     PERFORM pg_advisory_unlock(lock, 0);
     RAISE;
 END $$;
-COMMENT ON FUNCTION outbox_internal.begin_era() IS 'makes the next positions of this node greater than all of the cluster';

@@ -12,7 +12,6 @@ BEGIN
     END IF;
     RETURN (SELECT l.groupid FROM pg_dist_local_group AS l);
 END $$;
-COMMENT ON FUNCTION outbox_internal.citus_group() IS 'group of this node in a Citus cluster; null without Citus';
 
 -- Returns where a node is; NULL if it is no longer part of the cluster, or without Citus.
 CREATE FUNCTION outbox_internal.citus_node(node integer, OUT name text, OUT port integer)
@@ -27,9 +26,8 @@ BEGIN
          WHERE n.groupid = node AND n.noderole = 'primary' AND n.nodecluster = current_setting('citus.cluster_name');
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox_internal.citus_node(integer) IS 'name and port of a node of a Citus cluster';
 
--- The same for people.
+-- Returns the address of a node of a Citus cluster, for people.
 CREATE FUNCTION outbox_internal.citus_address(node integer)
 RETURNS text
 LANGUAGE sql STABLE
@@ -37,10 +35,10 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT n.name || ':' || n.port FROM outbox_internal.citus_node(node) AS n;
 END;
-COMMENT ON FUNCTION outbox_internal.citus_address(integer) IS 'address of a node of a Citus cluster';
 
--- Runs a statement with one result on a node, in a session and a transaction of its own. Citus knows how
--- to connect. Waits for the answer, so callers hold no lock that others want.
+-- Runs a statement with one result on a node of a Citus cluster, in a session and a transaction of
+-- its own. Citus knows how to connect. Waits for the answer, so callers hold no lock that others
+-- want.
 -- Errors: 08006 the node cannot be asked, or is not part of the cluster.
 CREATE FUNCTION outbox_internal.ask_node(node integer, command text)
 RETURNS text
@@ -62,4 +60,3 @@ BEGIN
     END IF;
     RETURN answer.result;
 END $$;
-COMMENT ON FUNCTION outbox_internal.ask_node(integer, text) IS 'runs a statement on a node of a Citus cluster';

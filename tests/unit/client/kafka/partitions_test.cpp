@@ -220,7 +220,7 @@ TEST_F(PartitionsTest, APartitionWithTooManyUnsettledRecordsIsPaused) {
         for (Delivery& each : take())
             taken.push_back(std::move(each));
     }
-    EXPECT_EQ(static_cast<std::size_t>(offset), Partitions::most_unsettled);
+    EXPECT_EQ(static_cast<std::size_t>(offset), Partitions::max_unsettled);
     for (std::size_t i = 1; i < taken.size(); i++)
         ack(taken[i]);
     EXPECT_THAT(partitions.take_resumed(), IsEmpty());  // the first one is not settled

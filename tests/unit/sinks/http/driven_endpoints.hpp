@@ -25,7 +25,7 @@ class FastClock final : public Clock {
   public:
     static constexpr Micros factor = 10;
     // A test that gets no processor for a while shall not find that endpoints were slow.
-    static constexpr Micros longest_tick = milliseconds(50);
+    static constexpr Micros max_tick = milliseconds(50);
 
     Micros now() const noexcept override { return now_; }
     Micros unix_now() const noexcept override { return clock_.unix_now(); }
@@ -33,7 +33,7 @@ class FastClock final : public Clock {
     void tick() noexcept {
         const Micros real = clock_.now();
         if (!stopped_)
-            now_ += std::min((real - ticked_at_) * factor, longest_tick);
+            now_ += std::min((real - ticked_at_) * factor, max_tick);
         ticked_at_ = real;
     }
     // From here on it goes only as far as it is advanced.

@@ -478,7 +478,7 @@ TEST_F(EndpointsSinkTest, OneThatHangsFallsBackSoonIfManyEventsAreHeld) {
     ASSERT_TRUE(turn_until([&] { return accepted("good").size() == batches * (per_batch - 1); }));
     EXPECT_FALSE(all_confirmed());
     const Micros begin = clock_.now();
-    while (!is_behind("bad") && clock_.now() < begin + EndpointsSink::longest_lag) {
+    while (!is_behind("bad") && clock_.now() < begin + EndpointsSink::max_lag) {
         clock_.advance(milliseconds(100));
         turn();
     }
@@ -487,7 +487,7 @@ TEST_F(EndpointsSinkTest, OneThatHangsFallsBackSoonIfManyEventsAreHeld) {
 }
 
 TEST_F(EndpointsSinkTest, NotAllFallBackIfTooManyFail) {
-    const std::size_t most = EndpointsSink::most_troubled;
+    const std::size_t most = EndpointsSink::max_troubled;
     for (std::size_t i = 0; i < most + 10; i++)
         endpoint("e" + std::to_string(i)).row.url = "http://127.0.0.1:1/";
     start();

@@ -106,7 +106,7 @@ class FakeEndpointTables {
     Snapshot now() const { return {next_xid_, next_xid_, {}}; }
 
     int refused_after = 3;  // attempts after which a refused event is a dead letter
-    std::size_t most_fetched = 5;
+    std::size_t max_fetched = 5;
 
     // -- The side of the sink ---------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class FakeEndpointTables {
         if (endpoint.batch.empty())
             read_on(endpoint);
         for (const std::int64_t position : std::deque<std::int64_t>(endpoint.batch)) {
-            if (fetched.events.size() == most_fetched)
+            if (fetched.events.size() == max_fetched)
                 break;
             if (is_held(endpoint, position)) {
                 std::erase(endpoint.batch, position);

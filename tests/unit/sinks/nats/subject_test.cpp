@@ -30,8 +30,8 @@ TEST(NatsSubject, NotEveryTextIsOne) {
         EXPECT_TRUE(invalid_subject(bad, false)) << bad;
     EXPECT_FALSE(invalid_subject("$KV.b.k", true));
     EXPECT_TRUE(invalid_subject("$KV.b.", true));
-    EXPECT_FALSE(invalid_subject(std::string(longest_subject, 'x'), false));
-    EXPECT_TRUE(invalid_subject(std::string(longest_subject + 1, 'x'), false));
+    EXPECT_FALSE(invalid_subject(std::string(max_subject, 'x'), false));
+    EXPECT_TRUE(invalid_subject(std::string(max_subject + 1, 'x'), false));
 }
 
 TEST(NatsSubject, UnknownPartsBecomeWildcards) {

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# clang-tidy with the checks of .clang-tidy, on the product: each file by itself, as the preset `dev` compiles it.
+#
+#   scripts/tidy.sh [FILE...]     default: all; takes about half an hour on two processors
+
+source "$(dirname "$0")/common.sh"
+
+need_packages "${build_packages[@]}" "${library_packages[@]}" clang-tidy-16 clang-16
+directory=$build-tidy
+mkdir -p "$directory"
+configure dev "$directory"
+# Files that the build makes.
+build_targets "$directory" pg_inbox_sql pg_outbox_edition inbox_pubsub outboxctl_files
+cd "$repository"
+[ $# -gt 0 ] || mapfile -t files < <(git ls-files 'bgworker/*.cpp' 'client/*.cpp' 'extension/*.cpp' 'lib/*.cpp' 'relay/*.cpp' 'tools/*.cpp')
+[ $# -eq 0 ] || files=("$@")
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-16 -p "$directory" --quiet 2>/dev/null
