@@ -14,7 +14,8 @@ namespace outbox {
 // ALPN (RFC 7301): names with their lengths before them.
 static constexpr std::string_view offered_protocols = "\x02h2\x08http/1.1";
 static constexpr std::size_t max_unsent = 1024 * 1024;
-// How often a request is sent again that the server has not read, or from whose answer nothing came.
+// A request is sent again this often if the server has not read it, or if nothing of its answer has
+// come.
 static constexpr int max_repeats_if_refused = 5;
 static constexpr int max_repeats_if_lost = 1;
 
@@ -61,8 +62,8 @@ bool Http2Connection::is_opening() const noexcept {
     return state_ == State::connecting || (state_ == State::open && !has_settings_ && !is_leaving_);
 }
 
-// A server may take few requests at a time, and refuses those beyond. Its settings, the first thing it
-// sends, say how many.
+// A server may limit the number of requests at a time, and refuses others. It sends the limit
+// first, in its settings.
 bool Http2Connection::has_room() const noexcept {
     if (state_ != State::open || is_leaving_)
         return false;
@@ -364,8 +365,8 @@ void Http2Connection::expire(Micros now) {
     for (const auto& call : calls_) {
         if (call->exchange() == nullptr || now < call->request.deadline)
             continue;
-        // A server that has said nothing meanwhile may be gone without a word. And if it does not
-        // read, streams stay open for ever.
+        // A server that has been silent meanwhile may have disappeared. And if it does not read,
+        // streams stay open for ever.
         is_leaving_ |=
             heard_at_ <= call->request.deadline - config_.request_timeout || stream_.unsent() > 0;
         fail(*call, late_answer(config_));
@@ -432,7 +433,7 @@ void Http2Connection::read_frames() {
         tls_.consume(static_cast<std::size_t>(size));
 }
 
-// As much as the peer takes, and a little more.
+// Writes as much as the peer takes, and a little more.
 void Http2Connection::write_frames() {
     while (stream_.unsent() + tls_.output().size() < max_unsent) {
         const std::uint8_t* bytes = nullptr;

@@ -164,7 +164,7 @@ bool LateTls::step(Stream& stream) {
     has_more_ = false;
     ERR_clear_error();
     const bool is_usable = decrypt(stream) && (!is_ready_ || encrypt());
-    hand_over(stream);  // also what tells the peer why we end the handshake
+    hand_over(stream);  // including the reason why this side ends the handshake
     return is_usable;
 }
 
@@ -197,7 +197,7 @@ bool LateTls::decrypt(Stream& stream) {
     }
 }
 
-// Called when OpenSSL wants more, so that its memory holds little beside these bytes.
+// Called when OpenSSL needs more, so that its memory holds little except these bytes.
 void LateTls::feed(Stream& stream) {
     const std::string_view next = stream.input().substr(0, piece);
     if (BIO_write(from_peer_, next.data(), static_cast<int>(next.size())) !=

@@ -4,7 +4,7 @@
 //   step()         continues
 //   output()       commands to send, once the state is `ready`; flush() sends them
 //   next_answer()  the answers to them, in order
-//   failure()      why there is no connection any more
+// failure()      why the connection has ended
 #pragma once
 
 #include <string>

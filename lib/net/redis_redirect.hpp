@@ -1,4 +1,4 @@
-// Where else a server of Redis says to go: a node of a cluster, or a Sentinel.
+// Redirects to another server, by a node of a Redis cluster or by a Sentinel.
 #pragma once
 
 #include <optional>

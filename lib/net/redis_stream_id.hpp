@@ -18,13 +18,13 @@ struct StreamId {
     static std::optional<StreamId> parse(std::string_view text) noexcept;
     void append_to(std::string& out) const;
     std::string text() const;
-    // std::nullopt if this is the highest id, or the lowest one.
+    // Returns std::nullopt if this is the highest id, or for previous() the lowest one.
     std::optional<StreamId> next() const noexcept;
     std::optional<StreamId> previous() const noexcept;
 };
 
-// True for ids that were made from a clock, as Redis does, and not from positions: those of a clock are
-// above this number since 2004, and a database has had 10^12 events before positions are.
+// Returns true for ids that Redis makes from its clock, and not from positions. Since 2004 a clock
+// is above this number, and positions are above it only after 10^12 events.
 bool is_of_clock(std::uint64_t ms) noexcept;
 
 }  // namespace outbox

@@ -7,7 +7,7 @@
 //   open()      starts to connect
 //   step()      continues; reads into input()
 //   output()    bytes to send: the owner appends, and flush() sends as much as the peer takes
-//   failure()   why there is no connection any more; what came before it is still in input().
+// failure()   why the connection has ended; bytes that came before are still in input().
 //               open() starts again
 //
 // The peer decides how much arrives, so reading stops while input() has `max_input` bytes that the
@@ -42,7 +42,7 @@ class Stream {
     Stream& operator=(const Stream&) = delete;
 
     int descriptor() const noexcept { return loop_.epoll(); }
-    // Time at which step() has something to do even if the descriptor is quiet.
+    // Returns when step() has something to do even if the descriptor is not readable.
     Micros deadline() const noexcept;
     State state() const noexcept { return state_; }
     const TransportConfig& config() const noexcept { return config_; }
@@ -55,7 +55,7 @@ class Stream {
     void open();
     void step(Micros now);
     void flush();
-    // Closes the connection because of what the peer sent or did not send.
+    // Closes the connection because of what the peer has sent, or has not sent.
     void fail(std::string why, Scope scope = Scope::connection);
 
     void close() noexcept;
@@ -101,8 +101,8 @@ class Stream {
     char error_[CURL_ERROR_SIZE] = "";
 };
 
-// Makes the configuration of a stream to this host. `tls`: whether it is TLS. `plain_scheme`: that of
-// the destination's URLs without it; a literal.
+// Makes the configuration of a stream to this host. `plain_scheme` is the scheme of the
+// destination's URLs without TLS. It must be a literal.
 TransportConfig stream_config(const TransportOptions& options, const Clock& clock,
                               const std::string& host, const std::string& port, bool tls,
                               std::string_view plain_scheme);

@@ -2,7 +2,7 @@
 // a failure.
 //
 // Each statement has a deadline. A connection that misses it is closed, and its statement fails:
-// the network may be cut, and the server hang.
+// the network may be cut, or the server may hang.
 #pragma once
 
 #include <libpq-fe.h>

@@ -26,7 +26,7 @@ class Connector {
     Connector(const Connector&) = delete;
     Connector& operator=(const Connector&) = delete;
 
-    // Readable once the attempt has ended.
+    // Becomes readable when the attempt has ended.
     int descriptor() const noexcept;
     bool has_ended() const noexcept;
     // Gives the connection to the caller, once the attempt has ended; it may have failed. nullptr

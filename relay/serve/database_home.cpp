@@ -118,7 +118,7 @@ void DatabaseHome::connection_lost(Connection& connection) {
 }
 
 // The locks of the session are gone. If the server crashed, commits that it had answered, but not
-// written to disk, are gone as well: what relays have in memory must not be saved on top of that.
+// written to disk, are gone as well. Then relays must not save what they have in memory.
 void DatabaseHome::lose_all() {
     lease_.lose();
     for (const auto& home : homes_)
@@ -321,7 +321,7 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
     }
     if (!ends_)
         take_free(answer.free);
-    if (!direct_)  // nobody notifies us of operators
+    if (!direct_)  // nothing notifies the process of operators
         for (const auto& home : homes_)
             if (home->held()) {
                 const bool paused =

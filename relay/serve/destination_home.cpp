@@ -17,16 +17,17 @@ namespace outbox::relay {
 static constexpr std::int32_t hurried_at_once = 1000;
 // Longest pause between looks at events that are all for other destinations.
 static constexpr Micros max_look_pause = milliseconds(16);
-// Before new options take effect, what is in flight may end, so that it is not sent again.
+// Before new options take effect, events in flight may end, so that they are not sent again.
 static constexpr Micros time_to_change = seconds(1);
 static constexpr std::string_view lock_not_available = "55P03";
-// A session ends like this, and relay_look() and others refuse a relay that has not noticed.
+// A crash of the server ends sessions with it. relay_look() and others raise it for a relay that
+// has not noticed the crash.
 static constexpr std::string_view crash_shutdown = "57P02";
-// Class of errors about names and rights: those of expressions that cannot be evaluated.
+// Class of errors about names and rights, which expressions raise that cannot be evaluated.
 static constexpr std::string_view access_rule_violation = "42";
-// A statement that evaluates expressions may take this much longer than they.
+// A statement that evaluates expressions may take this much longer than the expressions.
 static constexpr Micros time_beside_expressions = seconds(1);
-// Pause between looks whether expressions that could not be evaluated can be by now.
+// Pause before expressions that could not be evaluated are tried again.
 static constexpr Micros time_to_look_again = seconds(10);
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
@@ -61,8 +62,8 @@ LogPlace DestinationHome::place() const noexcept {
     return {.database = host_.database_name(), .destination = row_.name};
 }
 
-// While the relay waits for a statement, and after its end, it leaves the sink alone. The
-// descriptor stays ready for as long, and would end each wait of the process at once.
+// While the relay waits for a statement, and after its end, it does not step the sink. The sink's
+// descriptor stays ready meanwhile, and would end each wait of the process at once.
 void DestinationHome::ready() {
     if (ended_ || (writes_ && !consults_)) {
         is_muted_ = true;
@@ -254,7 +255,7 @@ void DestinationHome::misconfigured(const Error& error) {
     process_.log.error(place(), error);
 }
 
-// A function or right that is missing may be added later, and nobody tells the relay.
+// A function or right that is missing may be added later, and the relay is not told.
 void DestinationHome::expressions_fail(const std::string& trouble) {
     state_ = State::misconfigured;
     again_at_ = process_.clock.now() + time_to_look_again;
@@ -600,8 +601,8 @@ static bool ends_connection(const std::string& sqlstate) {
 }
 
 // A statement that the server refused had no effect, so the relay asks for it again. If the
-// connection was lost, nobody knows; and a server that crashed may have lost what it had answered
-// before.
+// connection was lost, its effect is unknown, and a server that crashed may have lost even
+// statements that it had answered.
 void DestinationHome::write_failed(const Answer& answer, Taker taker) {
     statement_failed(answer, "could not write");
     if (taker == &DestinationHome::consulted)
@@ -653,7 +654,7 @@ void DestinationHome::consulted(Rows rows) {
 }
 
 void DestinationHome::saved(Rows) {
-    // If it had to be on disk, it is.
+    // If the cursor had to be on disk, it is.
     [[maybe_unused]] const bool was_durable = relay_.saved();
 }
 
@@ -733,7 +734,7 @@ bool DestinationHome::has_ended() const noexcept {
     return ended_ || (state_ != State::serving && under_way_ == 0);
 }
 
-// Nothing is sent any more. Once the last outcome is there, it is recorded and saved.
+// Nothing more is sent. When the last outcome has arrived, it is recorded and saved.
 void DestinationHome::leave_when_done() {
     if (ended_ || relay_.pipeline().expects_outcomes())
         return;

@@ -67,7 +67,7 @@ void AmqpConnection::step(Micros now) {
     } else if (heartbeat_ > 0 && now >= heard_at_ + 2 * heartbeat_) {
         fail("the server has sent nothing for " + duration_text(2 * heartbeat_));
     } else if (heartbeat_ > 0 && now >= said_at_ + heartbeat_ / 2) {
-        // Bytes that the server does not take are as good as a sign of life.
+        // If bytes wait to be sent, a heartbeat is not needed.
         if (stream_.unsent() == 0) {
             append_heartbeat(output());
             stream_.flush();
@@ -227,7 +227,8 @@ void AmqpConnection::started(const Frame& frame) {
     }
     std::array capabilities{capability("publisher_confirms"), capability("basic.nack"),
                             capability("connection.blocked"), capability("consumer_cancel_notify"),
-                            // A refused login is answered, and does not just end the connection.
+                            // The server answers a refused login, instead of only closing the
+                            // connection.
                             capability("authentication_failure_close")};
     std::array properties{entry("product", "pg_outbox"), entry("connection_name", config_.name),
                           amqp_table_entry_t{}};
@@ -253,7 +254,7 @@ void AmqpConnection::tuned(const Frame& frame) {
         malformed("a malformed frame");
         return;
     }
-    // 0 means unlimited, and that there is no heartbeat.
+    // 0 means unlimited, and for the heartbeat that there is none.
     max_frame_ =
         std::min<std::size_t>(wanted_frame, tune->frame_max == 0 ? wanted_frame : tune->frame_max);
     max_channels_ =
@@ -288,7 +289,8 @@ void AmqpConnection::closed(const Frame& frame) {
         return;
     }
     const std::string why = explain_close(close->reply_code, close->reply_text);
-    // While it logs in: a user, a virtual host, or a limit of either. They are the same next time.
+    // An end during the login concerns the user, the virtual host, or a limit of either, and would
+    // be the same next time.
     const bool is_refused = state_ == State::connecting &&
                             close->reply_code != AMQP_CONNECTION_FORCED &&
                             close->reply_code != AMQP_INTERNAL_ERROR;

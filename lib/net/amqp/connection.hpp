@@ -5,7 +5,7 @@
 //   step()      continues
 //   next()      the next frame of a channel; the owner takes all of them after each step
 //   output()    frames to send: the owner appends whole ones, and flush() sends them
-//   failure()   why there is no connection any more. Frames that came before it have been handed out
+// failure()   why the connection has ended. Frames that came before have been handed out
 //
 // The owner opens and closes channels. The connection answers what concerns all of them: that the server
 // blocks it, asks for a sign of life, or closes it.
@@ -38,7 +38,7 @@ class AmqpConnection {
     AmqpConnection(const AmqpConfig& config, const Clock& clock);
 
     int descriptor() const noexcept { return stream_.descriptor(); }
-    // Time at which step() has something to do even if the descriptor is quiet.
+    // Returns when step() has something to do even if the descriptor is not readable.
     Micros deadline() const noexcept;
     State state() const noexcept { return state_; }
 
@@ -48,26 +48,26 @@ class AmqpConnection {
     // Returns the next frame of a channel, which is valid until the next call of any function.
     std::optional<Frame> next();
     void flush();
-    // Ends the connection in an orderly way, without waiting for the server.
+    // Sends an orderly end of the connection, and does not wait for the answer.
     void close();
-    // Closes the connection because of what the peer sent or did not send.
+    // Closes the connection because of what the peer has sent, or has not sent.
     void fail(std::string why, Scope scope = Scope::connection);
 
     std::string& output() noexcept { return stream_.output(); }
     std::size_t unsent() const noexcept { return stream_.unsent(); }
     AmqpDecoder& decoder() noexcept { return decoder_; }
 
-    // When it is ready: as agreed with the server.
+    // Agreed with the server; valid when the connection is ready.
     std::size_t max_frame() const noexcept { return max_frame_; }
     std::uint16_t max_channels() const noexcept { return max_channels_; }
     const std::string& server() const noexcept { return server_; }  // its product and version
 
-    // The server takes no messages for now, and this is why.
+    // True while the server takes no messages; blocked_by() is its reason.
     bool is_blocked() const noexcept { return blocked_; }
     const std::string& blocked_by() const noexcept { return blocked_by_; }
     Micros unblocked_at() const noexcept { return unblocked_at_; }  // last; 0 if it was not blocked
 
-    // Time at which bytes last came.
+    // Returns when the last bytes arrived.
     Micros heard_at() const noexcept { return heard_at_; }
 
     const std::string& failure() const noexcept { return failure_; }

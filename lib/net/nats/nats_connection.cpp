@@ -83,7 +83,7 @@ void NatsConnection::close() noexcept {
     has_unread_ = pong_waits_ = false;
 }
 
-// A connection that worked is not replaced here: its owner must know.
+// A connection that has worked is not replaced here, because its owner must know that it ended.
 void NatsConnection::fail(std::string why, Scope scope) {
     if (config_.hosts.size() > 1)
         why = host() + ": " + why;
@@ -268,7 +268,7 @@ void NatsConnection::take_info(std::string_view text) {
              Scope::destination);
 }
 
-// Errors that say nothing about the credentials or the account.
+// These errors do not concern the credentials or the account.
 static bool is_of_connection(std::string_view text) {
     static constexpr std::string_view beginnings[] = {"Stale Connection",
                                                       "Slow Consumer",
@@ -303,7 +303,7 @@ void NatsConnection::take_error(std::string_view text, NatsListener& listener) {
     fail(std::move(why), is_of_connection(text) ? Scope::connection : Scope::destination);
 }
 
-// A server that sends PING and reads nothing must not make us keep ever more answers.
+// A server that sends PING but does not read must not make the answers pile up.
 void NatsConnection::answer_ping() {
     if (pong_waits_ || (stage_ != Stage::login && stage_ != Stage::ready))
         return;

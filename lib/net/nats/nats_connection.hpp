@@ -4,7 +4,7 @@
 //   open()      tries the hosts in turn, each once, from the one after the last
 //   step()      continues; hands messages to the listener
 //   output()    commands for the server, once the state is `ready`; flush() sends them
-//   failure()   why there is no connection any more; open() starts again
+// failure()   why the connection has ended; open() starts again
 //
 // It connects to the hosts of the configuration and to no others: servers that the cluster names are
 // ignored, because outbox.allowed_hosts decides where to connect (docs/decisions/022-own-nats-protocol.md).

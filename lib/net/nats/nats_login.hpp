@@ -9,7 +9,7 @@
 
 namespace outbox {
 
-// As people give them: texts, of which most are empty.
+// The options of a login as texts. Most of them are empty.
 struct NatsLoginTexts {
     std::string user{}, password{};
     std::string token{};

@@ -33,14 +33,14 @@ struct EndpointCopy {
 
 class EndpointCopies {
   public:
-    // Beyond this, no further events are copied.
+    // Above this, no further events are copied.
     static constexpr std::size_t max_copies = 200'000;
-    // Beyond this, no further events are fetched.
+    // Above this, no further events are fetched.
     static constexpr std::size_t max_fetched_bytes = 32 * 1024 * 1024;
 
     EventSource& add(Batch& batch);
     EventSource& add(std::vector<std::unique_ptr<EventBlock>> blocks);
-    // Everything was copied that had to be.
+    // All copies have been made.
     void completed(EventSource& source);
 
     EndpointCopy copy(Event& event, EventSource& source, Micros queued_at) noexcept;
@@ -48,7 +48,7 @@ class EndpointCopies {
 
     bool is_full() const noexcept { return count_ >= max_copies; }
     bool may_fetch() const noexcept { return fetched_bytes_ < max_fetched_bytes; }
-    // Events that the pipeline has in memory for copies that are left.
+    // Returns the number of events that the pipeline has in memory for the remaining copies.
     std::size_t held_events() const noexcept { return held_events_; }
     std::size_t count() const noexcept { return count_; }
 

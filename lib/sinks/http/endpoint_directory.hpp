@@ -22,7 +22,7 @@ class EndpointDirectory {
     EndpointLane& add(std::unique_ptr<EndpointLane> lane);
     // Takes the lane out, and hands it over.
     std::unique_ptr<EndpointLane> remove(std::string_view name);
-    // The option `topics` of an endpoint is another one.
+    // The option `topics` of an endpoint has changed.
     void topics_changed() noexcept { indexed_ = false; }
 
     // Returns the endpoints that take the topic. Valid until the next call.

@@ -31,14 +31,15 @@ class EndpointHealth {
     // Successes in a row: an endpoint that is not known to work gets few requests.
     unsigned successes() const noexcept { return successes_; }
 
-    // `started` is when the request was. One that was sent before the last failure says nothing
-    // new.
+    // `started` is the start of the request. A request that was started before the last failure
+    // does not count again.
     void failed(Micros now, Micros unix_now, Micros started, Micros retry_after, std::string error);
     void worked(std::int64_t position) noexcept;
-    // It has another URL, or an operator wants it to be tried.
+    // The endpoint has another URL, or an operator wants it to be tried.
     void forget() noexcept;
 
-    // An answer that may be the event's fault. True if it is more likely than the endpoint's.
+    // Takes an answer that may be the event's fault. Returns true if it is more likely the event's
+    // fault than the endpoint's.
     bool blames_event(std::int64_t position, bool no_other_event);
 
   private:

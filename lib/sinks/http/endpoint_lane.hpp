@@ -49,8 +49,8 @@ struct EndpointLane {
     // Otherwise the copies that were fetched and are not yet sent.
     std::deque<EndpointCopy> copies;
     std::size_t unsent = 0;  // of these, those that are not in flight
-    // Retries of the destination while it is not live: the database would not find them after the
-    // endpoint's cursor. They are sent when it is live again.
+    // Retries of the destination while the lane is not live. The database would not find them after
+    // the endpoint's cursor, so they are sent when it is live again.
     std::vector<EndpointCopy> kept;
     std::vector<EndpointRequest*> in_flight;
     std::size_t hanging = 0;  // of these, those without an answer for a while
@@ -91,7 +91,7 @@ struct EndpointLane {
     Micros own_time(Micros now) const noexcept {
         return now - waited - (ready && ready_as_healthy ? now - ready_since : 0);
     }
-    // How long it has had its oldest copy, by that time; 0 if it has none.
+    // Returns the age of its oldest copy, by own_time(), or 0 if it has none.
     Micros lag(Micros now) const noexcept {
         return copies.empty() ? 0 : own_time(now) - copies.front().queued_at;
     }

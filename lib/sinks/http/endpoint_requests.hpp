@@ -46,7 +46,7 @@ class EndpointRequests {
     Micros deadline() const noexcept;
     std::size_t in_flight() const noexcept { return in_flight_; }
 
-    // Whether a request to an endpoint that is healthy, or is not, may be started.
+    // Returns true if a request may be started to an endpoint that is healthy, or is not.
     bool may_start(bool healthy) const noexcept;
     void start(EndpointLane& lane, const Event& event, Micros now);
     // Appends the requests that have ended; each must be given back. `hang` gets those that hang
@@ -55,7 +55,7 @@ class EndpointRequests {
               std::vector<EndpointRequest*>& hang);
     void give_back(EndpointRequest& request) noexcept;
 
-    // Why it failed: one line in ASCII, without secrets.
+    // Returns why it failed, in one line of ASCII without secrets.
     std::string explain(const EndpointRequest& request) const;
 
   private:

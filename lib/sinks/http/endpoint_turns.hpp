@@ -12,19 +12,19 @@ namespace outbox {
 
 class EndpointTurns {
   public:
-    // It has something to send. No effect if it is ready already.
+    // The lane has something to send. No effect if it is ready already.
     void make_ready(EndpointLane& lane, Micros now);
     bool any_ready(bool healthy) const noexcept { return !queue(healthy).empty(); }
-    // Takes the first one that was healthy, or was not, when it became ready; there must be one.
+    // Takes the first lane that was healthy, or was not, when it became ready. There must be one.
     EndpointLane& take_ready(bool healthy, Micros now);
 
-    // It is to be looked at by this time, if not earlier.
+    // The lane must be looked at by this time, if not earlier.
     void arm(EndpointLane& lane, Micros at);
     Micros next_timer() const noexcept { return timers_.empty() ? never : timers_.begin()->first; }
-    // Takes one whose time has come, or returns nullptr.
+    // Takes a lane whose time has come, or returns nullptr.
     EndpointLane* take_due(Micros now);
 
-    // It is gone.
+    // Forgets the lane, because its endpoint is gone.
     void remove(EndpointLane& lane) noexcept;
 
   private:

@@ -6,8 +6,8 @@
 
 namespace outbox {
 
-// Nothing is due for an endpoint until an operator acts, which look_again() tells at once. This is
-// the net below.
+// Nothing is due for an endpoint until an operator acts. look_again() tells the sink at once. This
+// is the pause in case it does not.
 static constexpr Micros without_operator = seconds(30);
 // Least time between two fetches for an endpoint of which only the row has changed.
 static constexpr Micros between_rows = seconds(1);

@@ -106,18 +106,18 @@ void EndpointsSink::failed(EndpointRequest& request, Micros now) {
     drop_fetched(lane);
 }
 
-// It is fetched again when the endpoint is tried again.
+// The events are fetched again when the endpoint is tried again.
 void EndpointsSink::drop_fetched(EndpointLane& lane) {
     if (lane.mode == LaneMode::behind)
         release_copies(lane);
 }
 
-// Only what was fetched: a live endpoint falls back before this can be told.
+// Judges only fetched events, because a live endpoint falls back before this can be known.
 bool EndpointsSink::is_fault_of_event(EndpointRequest& request) {
     EndpointLane& lane = *request.lane;
     if (lane.mode != LaneMode::behind || verdict_of(request).fate != Fate::failed)
         return false;
-    // Other server errors come from what is in front of the endpoint.
+    // Other server errors come from a proxy in front of the endpoint.
     const bool is_only_one = request.status == 500 && !has_other_key(lane, request.key);
     return lane.health.blames_event(request.position, is_only_one);
 }

@@ -5,7 +5,8 @@
 
 namespace outbox {
 
-// Trouble rarely comes alone: what a question tells is gathered for this long.
+// Several endpoints often fail at the same time, so the facts for a question are gathered for this
+// long.
 static constexpr Micros gather = milliseconds(50);
 static constexpr Micros after_failure = milliseconds(100);
 // An endpoint that keeps its copies because too many fail may leave later.
@@ -54,7 +55,7 @@ std::string EndpointsSink::ask(const EndpointPlace& place) {
     return question.text(known_, place);
 }
 
-// It may have had an effect. So nothing is left out this time, whatever the limits are.
+// The last question may have had an effect, so this one leaves nothing out, even above the limits.
 void EndpointsSink::ask_again(EndpointQuestion& question, Micros now) {
     std::vector<EndpointLane*> told, leaving;
     told.swap(told_);
@@ -70,7 +71,8 @@ void EndpointsSink::ask_again(EndpointQuestion& question, Micros now) {
         question.fetch(*lane);
 }
 
-// They are among what these lanes lack, if the last question had no effect.
+// Takes undecided events into the lists of these lanes, which lack them if the last question had no
+// effect.
 void EndpointsSink::take_undecided(const std::vector<EndpointLane*>& lanes, Micros now) {
     if (lanes.empty())
         return;

@@ -142,7 +142,7 @@ void EndpointsSink::forget_copies_in_flight(EndpointLane& lane) noexcept {
 // Turns
 // -------------------------------------------------------------------------------------------------
 
-// Whatever has changed about a lane: finds out what it needs now, and when to look again.
+// To be called after any change of a lane. Finds out what it needs now, and when to look again.
 void EndpointsSink::attend(EndpointLane& lane, Micros now) {
     if (lane.removed)
         return;
@@ -160,7 +160,7 @@ bool EndpointsSink::can_send(const EndpointLane& lane, Micros now) const noexcep
         lane.mode == LaneMode::behind || (lane.mode == LaneMode::live && lane.refused.empty());
     if (!sends || lane.unsent == 0 || lane.is_paused() || now < lane.health.not_before())
         return false;
-    // One that is not known to work gets one request, as a probe.
+    // An endpoint that is not known to work gets one request, as a probe.
     const std::size_t most =
         lane.health.is_failing()
             ? 1

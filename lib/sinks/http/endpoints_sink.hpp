@@ -32,12 +32,12 @@
 // and were not before. A lane that is behind has a cursor before all of them, and finds them in the
 // log.
 //
-// After failed() nobody knows whether the question had an effect. Nothing changes its mode until
+// After failed() it is unknown whether the question had an effect. Nothing changes its mode until
 // the next answer: lanes that are leaving or fetching are asked about again, undecided events stay
 // undecided, and what was told is told again. A second `fall_back` lists what has become undecided
 // as well; if the first one had an effect it is ignored, and those events lie after the cursor.
 //
-// Requests. One that is in flight when its endpoint falls back goes on. It was listed in
+// Requests. A request that is in flight when its endpoint falls back goes on. It was listed in
 // `fall_back`, so it is told as `settled` or `refused` afterwards, and nothing is fetched before:
 // no key can get a later event first. A request does not refer to its event.
 #pragma once
@@ -66,10 +66,10 @@ class EndpointsSink final : public Sink, public Endpoints {
     // An endpoint that fails, or has not got its oldest copy, for this long falls back.
     static constexpr Micros patience = seconds(1);
     static constexpr Micros max_lag = seconds(5);
-    // One with more copies falls back if the oldest is older than `patience`.
-    static constexpr std::size_t max_queue = 1'000;
-    // One that does not answer falls back after `patience` if this many events are in memory for it
-    // or for others: behind them the relay would soon read no more.
+    // An endpoint with more copies falls back if the oldest is older than `patience`.
+    static constexpr std::size_t longest_queue = 1'000;
+    // An endpoint that does not answer falls back after `patience` if this many events are in
+    // memory for it or for others, because the relay would soon have to stop reading.
     static constexpr std::size_t many_held = 1'000;
     // No more endpoints fall back because they fail or do not answer: the receivers have an outage.
     static constexpr std::size_t max_troubled = 1'000;
