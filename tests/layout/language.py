@@ -46,7 +46,7 @@ LIMIT = 1
 LIMITS = {
     "docs": 3,
     "scripts": 3,
-    "sql": 4,
+    "sql": 2,
     "tests/unit": 5,
 }
 
