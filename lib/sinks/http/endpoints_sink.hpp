@@ -67,7 +67,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     static constexpr Micros patience = seconds(1);
     static constexpr Micros max_lag = seconds(5);
     // An endpoint with more copies falls back if the oldest is older than `patience`.
-    static constexpr std::size_t longest_queue = 1'000;
+    static constexpr std::size_t max_queue = 1'000;
     // An endpoint that does not answer falls back after `patience` if this many events are in
     // memory for it or for others, because the relay would soon have to stop reading.
     static constexpr std::size_t many_held = 1'000;
