@@ -42,6 +42,7 @@ case ${1:-} in
     '')
         suites=("${short_run[@]}")
         marks='not long'
+        export OUTBOX_TEST_SHORT=1
         whole=
         ;;
     --all)

@@ -13,6 +13,7 @@
 #include "scripted_sink.hpp"
 #include "unit/event_spec.hpp"
 #include "unit/fake_clock.hpp"
+#include "unit/many.hpp"
 
 namespace outbox {
 namespace {
@@ -351,7 +352,7 @@ TEST(PipelineLiveness, AnOutageWritesNothing) {
 // The bound covers an outage that ends at most `backoff_cap` late, two pauses of `retry_max` for
 // retries, and the timeouts of hanging keys ahead of a suspect that does not hang.
 TEST(PipelineLiveness, HoldsForRandomSetsOfFailingKeysLanesAndPeriods) {
-    for (std::uint64_t seed = 1; seed <= 30; seed++) {
+    for (std::uint64_t seed = 1; seed <= many(30); seed++) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937_64 random(seed);
         const auto below = [&](std::size_t n) { return random() % n; };

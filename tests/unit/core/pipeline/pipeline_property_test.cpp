@@ -13,6 +13,7 @@
 #include "delivery_model.hpp"
 #include "scripted_sink.hpp"
 #include "unit/fake_clock.hpp"
+#include "unit/many.hpp"
 
 namespace outbox {
 namespace {
@@ -309,7 +310,7 @@ class RandomRun {
 
 struct Seeds {
     std::uint64_t first = 1;
-    std::uint64_t count = 300;
+    std::uint64_t count = many(300);
 };
 
 Seeds seeds_to_run() {

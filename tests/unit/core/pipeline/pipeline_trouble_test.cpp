@@ -12,6 +12,7 @@
 #include "scripted_sink.hpp"
 #include "unit/event_spec.hpp"
 #include "unit/fake_clock.hpp"
+#include "unit/many.hpp"
 
 namespace outbox {
 namespace {
@@ -713,7 +714,7 @@ class TroubledRun {
 };
 
 TEST(PipelineTroubleProperties, NothingIsLostAndNoKeyOvertaken) {
-    for (std::uint64_t seed = 1; seed <= 300; seed++) {
+    for (std::uint64_t seed = 1; seed <= many(300); seed++) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         TroubledRun(seed).go();
         if (testing::Test::HasFailure())

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "unit/core/relay/fake_home.hpp"
+#include "unit/many.hpp"
 
 namespace outbox {
 namespace {
@@ -585,8 +586,8 @@ class RandomRun {
     bool trouble_ = true;
 };
 
-TEST(RelayProperties, TheDrillsPromisesHoldInAThousandSeeds) {
-    for (std::uint64_t seed = 1; seed <= 1000; seed++) {
+TEST(RelayProperties, ThePromisesOfTheDrillsHoldWithEachSeed) {
+    for (std::uint64_t seed = 1; seed <= many(1000); seed++) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         RandomRun(seed).go();
         if (testing::Test::HasFailure())

@@ -5,6 +5,7 @@
 #include "net/json.hpp"
 #include "sample_event.hpp"
 #include "sinks/cloudevents.hpp"
+#include "unit/many.hpp"
 #include "unit/mutations.hpp"
 
 namespace outbox {
@@ -185,7 +186,7 @@ TEST(AwsMessage, ItsSizeIsBounded) {
         std::erase_if(text, [](char c) { return static_cast<unsigned char>(c) < ' '; });
         return text;
     };
-    for (int i = 0; i < 20'000; i++) {
+    for (std::uint64_t i = 0; i < many(20'000); i++) {
         const std::string type = without_controls(texts.next()),
                           id = without_controls(texts.next());
         const std::string header = without_controls(texts.next()), key = texts.next();
