@@ -260,12 +260,13 @@ TEST_F(KafkaSink, AProducerThatLostCountIsReplaced) {
 
 TEST_F(KafkaSink, AClusterThatWantsNoProducerIsTheDestinationsFailure) {
     cluster_.add_topic("video.events");
-    create();
-    const std::vector<rd_kafka_resp_err_t> refused(3,
+    // A producer asks as soon as it has connected, and again and again.
+    const std::vector<rd_kafka_resp_err_t> refused(100,
                                                    RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED);
     constexpr int init_producer_id = 22;
     rd_kafka_mock_push_request_errors_array(cluster_.get(), init_producer_id, refused.size(),
                                             refused.data());
+    create();
     const Outcome outcome = send(batch(2));
     EXPECT_EQ(outcome.fate, Fate::unavailable) << "it would be sent again and again";
     EXPECT_THAT(outcome.error, HasSubstr("uthoriz"));
