@@ -63,8 +63,8 @@ struct SharedReading {
 };
 
 static SharedReading* reading = nullptr;  // nullptr if nothing is shared
-static shmem_request_hook_type previous_shmem_request_hook = nullptr;
-static shmem_startup_hook_type previous_shmem_startup_hook = nullptr;
+static shmem_request_hook_type previous_shmem_request_hook_of_reading = nullptr;
+static shmem_startup_hook_type previous_shmem_startup_hook_of_reading = nullptr;
 
 // ---------------------------------------------------------------------------------------------
 // Memory
@@ -80,29 +80,29 @@ static Size labels_offset() {
 static Size blocks_offset() {
     return CACHELINEALIGN(labels_offset() + block_count() * sizeof(BlockLabel));
 }
-static Size shared_size() {
+static Size shared_size_of_reading() {
     return blocks_offset() + block_count() * sizeof(Block);
 }
 
-static void request_shmem() {
-    if (previous_shmem_request_hook)
-        previous_shmem_request_hook();
+static void request_shmem_of_reading() {
+    if (previous_shmem_request_hook_of_reading)
+        previous_shmem_request_hook_of_reading();
     if (block_count() == 0)
         return;
-    RequestAddinShmemSpace(shared_size());
+    RequestAddinShmemSpace(shared_size_of_reading());
     RequestNamedLWLockTranche(tranche, static_cast<int>(1 + block_count()));
 }
 
 // Blocks are not written before they are used, so the memory that nobody needs is never touched.
-static void startup_shmem() {
-    if (previous_shmem_startup_hook)
-        previous_shmem_startup_hook();
+static void startup_shmem_of_reading() {
+    if (previous_shmem_startup_hook_of_reading)
+        previous_shmem_startup_hook_of_reading();
     if (block_count() == 0)
         return;
     LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
     bool found = false;
-    char* memory =
-        static_cast<char*>(ShmemInitStruct("pg_outbox shared reading", shared_size(), &found));
+    char* memory = static_cast<char*>(
+        ShmemInitStruct("pg_outbox shared reading", shared_size_of_reading(), &found));
     reading = reinterpret_cast<SharedReading*>(memory);
     if (!found) {
         new (reading) SharedReading();
@@ -117,10 +117,10 @@ static void startup_shmem() {
 }
 
 void request_shared_reading() {
-    previous_shmem_request_hook = shmem_request_hook;
-    shmem_request_hook = request_shmem;
-    previous_shmem_startup_hook = shmem_startup_hook;
-    shmem_startup_hook = startup_shmem;
+    previous_shmem_request_hook_of_reading = shmem_request_hook;
+    shmem_request_hook = request_shmem_of_reading;
+    previous_shmem_startup_hook_of_reading = shmem_startup_hook;
+    shmem_startup_hook = startup_shmem_of_reading;
 }
 
 // ---------------------------------------------------------------------------------------------

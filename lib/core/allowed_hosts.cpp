@@ -148,7 +148,7 @@ static bool is_label(std::string_view label) noexcept {
     });
 }
 
-static bool is_host_name(std::string_view name) noexcept {
+static bool is_dns_name(std::string_view name) noexcept {
     while (true) {
         const std::size_t dot = name.find('.');
         const std::string_view label = name.substr(0, dot);
@@ -181,7 +181,7 @@ Result<AllowedHosts> AllowedHosts::parse(std::string_view list) {
             hosts.has_default_ = true;
         else if (const std::optional<Network> network = Network::parse(entry))
             hosts.networks_.push_back(*network);
-        else if (is_host_name(name))
+        else if (is_dns_name(name))
             hosts.names_.push_back((below ? "." : "") + std::string(name));
         else
             return malformed(entry);
@@ -209,7 +209,7 @@ bool AllowedHosts::allows(std::string_view host, const Address& address) const n
 
 std::string AllowedHosts::refusal(const Address& address, std::string_view host) const {
     const std::string_view name = without_last_dot(host);
-    const std::string entry = is_host_name(name) ? std::string(name) : address.text();
+    const std::string entry = is_dns_name(name) ? std::string(name) : address.text();
     return "address " + address.text() + " of host \"" + std::string(host) + "\" is not allowed; " +
            (empty() ? "set outbox.allowed_hosts to 'default, " + entry + "'"
                     : "add '" + entry + "' to outbox.allowed_hosts");

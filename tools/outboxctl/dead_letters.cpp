@@ -74,16 +74,16 @@ void add_list(Command group, Session& session, Side side) {
         });
 }
 
-struct One {
+struct DeadLetterId {
     std::string id;
 };
 
 void add_show(Command group, Session& session, Side side) {
-    add_command<One>(
+    add_command<DeadLetterId>(
         group, "show", "Shows all of an event that was given up, with its payload and its error.",
         "  " + group.full_name() + " show " + an_id + '\n',
-        [](Command command, One& one) { command.argument("event_id", one.id).required(); },
-        [&session, side](const One& one) {
+        [](Command command, DeadLetterId& one) { command.argument("event_id", one.id).required(); },
+        [&session, side](const DeadLetterId& one) {
             if (session.show(view_of(side) + " WHERE event_id = $1::uuid", {one.id}) == 0)
                 throw Refused("ERROR:  event " + one.id + " is not a dead letter");
         });

@@ -45,7 +45,7 @@ void add_enqueue(Command app, Session& session) {
 // Looking at events
 // ---------------------------------------------------------------------------------------------
 
-struct One {
+struct EventId {
     std::string id;
 };
 
@@ -55,7 +55,7 @@ constexpr const char* columns =
     "aggregate_id, version, payload_text";
 
 // A role that may not read events still sees where one is.
-void show(Session& session, const One& one) {
+void show(Session& session, const EventId& one) {
     const bool readable =
         session.query("SELECT has_function_privilege('outbox.find_event(uuid)', 'EXECUTE')")
             .text(0, 0) == "t";
@@ -75,11 +75,11 @@ void show(Session& session, const One& one) {
 }
 
 void add_show(Command group, Session& session) {
-    add_command<One>(
+    add_command<EventId>(
         group, "show", "Shows an event, and where it is at each destination, since when and why.",
         "  outboxctl event show 019a5c1e-8d3c-7c3e-9d0a-2f6f3c1b7e55\n",
-        [](Command command, One& one) { command.argument("event_id", one.id).required(); },
-        [&session](const One& one) { show(session, one); });
+        [](Command command, EventId& one) { command.argument("event_id", one.id).required(); },
+        [&session](const EventId& one) { show(session, one); });
 }
 
 struct Search {
