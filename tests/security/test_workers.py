@@ -309,9 +309,10 @@ def test_a_relay_ends_while_receivers_are_silent(database: Database, receiver: R
     """S13"""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        database.add_destination("h", f"http://127.0.0.1:{port}/")
-        database.add_destination("s", f"https://127.0.0.1:{port}/")
-        database.add_destination("p", f"postgresql://127.0.0.1:{port}/x")
+        patient = {"request_timeout": "1h", "connect_timeout": "1h"}
+        database.add_destination("h", f"http://127.0.0.1:{port}/", **patient)
+        database.add_destination("s", f"https://127.0.0.1:{port}/", **patient)
+        database.add_destination("p", f"postgresql://127.0.0.1:{port}/x", **patient)
         database.enqueue(count=100)
         for name in ("h", "s", "p"):
             wait_until(
@@ -325,7 +326,8 @@ def test_a_relay_ends_while_receivers_are_silent(database: Database, receiver: R
 def test_a_check_ends_while_its_peer_is_silent(database: Database, http: None) -> None:
     """S13"""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        database.add_destination("s", f"https://127.0.0.1:{silent.getsockname()[1]}/")
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
+        database.add_destination("s", url, request_timeout="1h", connect_timeout="1h")
         with database.connect() as asker, ThreadPoolExecutor() as pool:
             answer = pool.submit(asker.execute, "SELECT * FROM outbox.check_destination('s')")
             ends_within_a_second(wait_for_activity(database, "check", "true"))

@@ -23,13 +23,12 @@ import signal
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 
-from waiting import wait_until
+from waiting import comes_true, wait_until
 
 SETUP = """
 CREATE TABLE aggregate (id int PRIMARY KEY, version bigint NOT NULL);
@@ -145,11 +144,7 @@ class Writer:
         """Stays open while the others go on, unless all of them wait for this one."""
         self.change(connection, self.random.randint(1, self.aggregates))
         begin = self.last_position(connection)
-        with suppress(AssertionError):
-            wait_until(
-                lambda: self.stopping or self.last_position(connection) > begin + 100,
-                timeout=0.3, what="other writers to make progress",
-            )  # fmt: skip
+        comes_true(lambda: self.stopping or self.last_position(connection) > begin + 100, seconds=0.3)
         self.commit(connection)
 
     @staticmethod

@@ -395,9 +395,9 @@ def test_an_answer_that_comes_too_late_is_a_failure(db: Database, receiver: Rece
     db.enqueue(count=3)
     db.wait_published(3)
     assert watch.seconds >= 2
-    assert len(rule.met) == 2
     assert [request.status for request in rule.met] == [None, None]
-    assert receiver.versions("a") == [1, 1, 1, 2, 3]
+    assert receiver.versions("a")[:3] == [1, 1, 1]
+    assert list(dict.fromkeys(receiver.versions("a"))) == [1, 2, 3]
     assert "(request_timeout)" in db.status()["last_error"]
     gate.open()
 
@@ -408,7 +408,8 @@ def test_an_answer_that_drips_does_not_stretch_its_time(db: Database, receiver: 
     db.enqueue(count=2)
     db.wait_published(2)
     assert rule.met[0].status is None
-    assert receiver.versions("a") == [1, 1, 2]
+    assert receiver.versions("a")[:2] == [1, 1]
+    assert list(dict.fromkeys(receiver.versions("a"))) == [1, 2]
 
 
 def test_a_name_that_does_not_resolve_is_a_failure(db: Database, receiver: Receiver) -> None:
@@ -521,10 +522,10 @@ def test_a_changed_secret_is_used_at_once(db: Database, receiver: Receiver) -> N
 
 @pytest.fixture
 def hanging(db: Database, receiver: Receiver) -> Iterator[Gate]:
-    """The destination `d`, with a request to it under way that is not answered."""
+    """The destination `d`, with a request to it under way that is never answered."""
     gate = Gate()
     receiver.on(path("/"), gate.held())
-    db.add_destination("d", receiver.url())
+    db.add_destination("d", receiver.url(), request_timeout="1h")
     db.enqueue(count=3)
     wait_until(lambda: len(gate.holding), what="a request to hang")
     yield gate
@@ -600,7 +601,7 @@ def test_a_fast_shutdown_is_fast_while_a_request_hangs(
     receiver.on(everything, gate.held())
     cluster = make_cluster()
     db = create_database(cluster)
-    db.add_destination("d", receiver.url())
+    db.add_destination("d", receiver.url(), request_timeout="1h")
     ids = db.enqueue(count=3)
     wait_until(lambda: len(gate.holding), what="a request to hang")
     seconds = cluster.stop("fast")

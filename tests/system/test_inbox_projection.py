@@ -164,7 +164,7 @@ def test_a_bucket_that_is_emptied_holds_up_no_other(old: Old) -> None:
     with old.inbox.connect() as pruner:
         pruner.autocommit = False
         assert pruner.execute("SELECT action FROM inbox.prune()").fetchall() == [("emptied",)]
-        old.inbox.execute("SET lock_timeout = '10 s'")
+        old.inbox.execute("SET lock_timeout = '1 min'")
         for _ in range(10):  # beyond the number of executions after which plans become generic
             assert not old.remembers(new_id)
         assert old.inbox.value("SELECT inbox.begin_event('old', %s)", (new_id,))

@@ -286,7 +286,7 @@ def test_nobody_waits_for_a_fetch_that_does_not_commit(database: Database) -> No
     with database.connect() as idle:
         idle.autocommit = False
         assert len(fetch(idle)) == 1
-        database.execute("SET lock_timeout = '5s'")
+        database.execute("SET lock_timeout = '1min'")
         for key in "bcdefg":
             database.enqueue(key)
         assert fetch(database) == []  # the other session has read the log on, and this one does not wait for it

@@ -100,7 +100,7 @@ def test_no_enqueue_waits_for_transactions_and_dumps_that_keep_a_segment(
 ) -> None:
     database = new_database(SMALL)
     database.add_destination("d", receiver.url())
-    database.execute("SET lock_timeout = '5s'")
+    database.execute("SET lock_timeout = '1min'")
     with database.connect() as dump, database.connect() as writer:
         dump.autocommit = writer.autocommit = False
         dump.execute("LOCK TABLE outbox.event IN ACCESS SHARE MODE")  # as pg_dump does

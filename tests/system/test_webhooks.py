@@ -115,6 +115,7 @@ def test_the_libraries_of_receivers_accept_a_signature(
     db: Database, receiver: Receiver, installation: Installation, format: str
 ) -> None:
     add(db, receiver, format=format, signing_secret=secret("a"))
+    began = int(time.time())
     db.execute(
         "SELECT outbox.enqueue('item', n::text, 'changed', jsonb_build_object('text', 'Grüße 𝄞 ' || n), ordering_key => '') "
         "FROM generate_series(1, 20) AS n"
@@ -123,7 +124,7 @@ def test_the_libraries_of_receivers_accept_a_signature(
     db.wait_published(21)
     assert all(verified_by_python(request, secret("a")) for request in receiver.requests)
     assert not any(verified_by_python(request, secret("b")) for request in receiver.requests)
-    assert {abs(int(r.headers["webhook-timestamp"]) - time.time()) < 60 for r in receiver.requests} == {True}
+    assert all(began <= int(r.headers["webhook-timestamp"]) <= time.time() for r in receiver.requests)
     assert set(verified_by_javascript(installation, receiver.requests, secret("a"))) == {"ok"}
     assert set(verified_by_javascript(installation, receiver.requests, secret("b"))) == {"No matching signature found"}
 

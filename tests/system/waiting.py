@@ -60,6 +60,16 @@ def stays(fetch: Callable[[], T], expected: T, *, seconds: float, what: str) -> 
         time.sleep(0.05)
 
 
+def comes_true(condition: Callable[[], object], *, seconds: float) -> bool:
+    """Returns whether the condition becomes true within `seconds`. For choices, not for assertions."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 class Stopwatch:
     """Seconds since it was made."""
 

@@ -356,13 +356,13 @@ def test_nothing_is_confirmed_before_the_answer(sink: Sink, db: Database) -> Non
     """Also a relay that is asked to end meanwhile takes nothing for granted, and does not wait."""
     sink.add_topic()
     gate = sink.proxy.hold_answers()
-    sink.create()
+    sink.create(request_timeout="1h")
     ids = enqueue_keys(db, ["a"], 3)
     wait_until(lambda: gate.holding, what="an answer that does not come")
     relay = db.wait_for_worker("relay")
     assert db.published() == 0 and db.status()["in_flight"] == len(ids)
     watch = Stopwatch()
-    db.execute("SELECT pg_terminate_backend(%s, 60000)", (relay,))
+    assert db.value("SELECT pg_terminate_backend(%s, 60000)", (relay,))
     assert watch.seconds < 2 * SECOND
     db.wait_for_worker("relay", other_than=relay)
     assert db.published() == 0
