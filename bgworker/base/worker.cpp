@@ -7,7 +7,7 @@ namespace outbox {
 // A worker that lived for this long is healthy: it is started again without a pause.
 static constexpr int healthy_milliseconds = 60'000;
 static constexpr int first_pause = 1'000;
-static constexpr int max_pause = 60'000;
+static constexpr int max_restart_pause = 60'000;
 // However short the pauses are, at most starts_at_once starts in a row, then one per
 // milliseconds_per_start.
 static constexpr int starts_at_once = 4;
@@ -48,7 +48,7 @@ bool child_lives(Child* child) {
     } else {
         child->deaths++;
         child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
-        child->pause = Min(child->pause * 2, max_pause);
+        child->pause = Min(child->pause * 2, max_restart_pause);
     }
     return false;
 }

@@ -15,7 +15,7 @@ namespace outbox {
 // one hour; for a database as a whole it starts with the fifth.
 static constexpr int harmless_crashes = 1;
 static constexpr int harmless_crashes_of_database = 4;
-static constexpr int max_pause = 3600;  // seconds
+static constexpr int max_crash_pause = 3600;  // seconds
 // A worker that lives for this long ends the row of crashes.
 static constexpr int healthy_after = 600;  // seconds
 
@@ -24,7 +24,7 @@ static int pause_after(const CrashNote& note) {
         note.identity.kind == WorkerKind::none ? harmless_crashes_of_database : harmless_crashes;
     if (note.count <= harmless)
         return 0;
-    return std::min(1 << std::min(note.count - harmless - 1, 16), max_pause);
+    return std::min(1 << std::min(note.count - harmless - 1, 16), max_crash_pause);
 }
 
 static bool in_a_row(const CrashNote& note, TimestampTz now) {

@@ -11,7 +11,7 @@
 namespace outbox {
 
 // A condition ready to be evaluated, in a memory context of its own.
-struct Condition {
+struct CaptureCondition {
     MemoryContext memory;
     ExprState* state;
     ExprContext* context;  // the context of the row
@@ -33,11 +33,11 @@ static const char* condition_text(Relation relation) {
 }
 
 // The result lives as long as the subtransaction, unless it is kept.
-static Condition* make_condition(const Capture& capture) {
+static CaptureCondition* make_condition(const Capture& capture) {
     MemoryContext memory =
         AllocSetContextCreate(CurTransactionContext, "outbox condition", ALLOCSET_SMALL_SIZES);
     MemoryContext outer = MemoryContextSwitchTo(memory);
-    auto* condition = static_cast<Condition*>(palloc(sizeof(Condition)));
+    auto* condition = static_cast<CaptureCondition*>(palloc(sizeof(CaptureCondition)));
     condition->memory = memory;
     const OwnersRights rights(capture.code_runs_as);
     condition->state = ExecInitQual(capture.condition, nullptr);
@@ -48,7 +48,7 @@ static Condition* make_condition(const Capture& capture) {
 }
 
 // Keeps one condition for the next evaluation.
-static void keep_condition(const Capture& capture, Condition* condition) {
+static void keep_condition(const Capture& capture, CaptureCondition* condition) {
     if (capture.idle_condition == nullptr) {
         MemoryContextSetParent(condition->memory, capture.memory);
         capture.idle_condition = condition;
@@ -60,8 +60,8 @@ static void keep_condition(const Capture& capture, Condition* condition) {
 
 // Takes the kept condition away, or makes another. After an error it is not given back: it is freed
 // with the memory of the failed subtransaction, and the next evaluation makes another.
-static Condition* take_condition(const Capture& capture) {
-    Condition* condition = capture.idle_condition;
+static CaptureCondition* take_condition(const Capture& capture) {
+    CaptureCondition* condition = capture.idle_condition;
     if (condition == nullptr)
         return make_condition(capture);
     capture.idle_condition = nullptr;
@@ -87,7 +87,7 @@ void prepare_condition(Capture& capture, Relation relation) {
 bool is_captured(const Capture& capture, TupleTableSlot* row) {
     if (capture.condition == NIL)
         return true;
-    Condition* condition = take_condition(capture);
+    CaptureCondition* condition = take_condition(capture);
     condition->context->ecxt_scantuple = row;
     const bool result = ExecQual(condition->state, condition->context);
     ResetExprContext(condition->context);

@@ -7,7 +7,7 @@
 
 namespace outbox {
 
-struct Condition;  // capture_condition.cpp
+struct CaptureCondition;  // capture_condition.cpp
 
 // The name sorts before those of other triggers, so events of changes that another trigger makes
 // come later in the log.
@@ -57,7 +57,7 @@ struct Capture {
     int column_count;
     AttrNumber last_column;
     List* condition;                    // as planned; NIL if all rows are captured
-    mutable Condition* idle_condition;  // nullptr if none is free
+    mutable CaptureCondition* idle_condition;  // nullptr if none is free
 };
 
 // Returns a trigger function of ours by its name. It needs no privilege on the schema, which the

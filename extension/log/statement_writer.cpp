@@ -80,12 +80,12 @@ static void finish(Statement& statement) {
     work(statement, close);
 }
 
-static constexpr StatementWorker worker = {finish, before_query, before_utility};
+static constexpr StatementWorker log_worker = {finish, before_query, before_utility};
 
 static void open(Statement& statement) {
     auto* writer = static_cast<LogWriter*>(palloc(sizeof(LogWriter)));
     *writer = open_log(rows_of_statement_at_once);
-    leave_work(statement, writer, &worker);
+    leave_work(statement, writer, &log_worker);
 }
 
 // The log goes on to another segment during a long statement, too.

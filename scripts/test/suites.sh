@@ -154,13 +154,15 @@ run_timing() {
     build_tests
     servers_installed
     local suite marks=timing
-    for suite in system security drills; do
+    for suite in system security drills $(! has_citus || echo citus); do
         OUTBOX_TEST_TIMING=1 run_pytest "timing-$suite" "$repository/tests/$suite" -n 0
     done
 }
 
+has_citus() { [ -e "$("$pg_config" --sharedir)/extension/citus.control" ]; }
+
 run_citus() {
-    if [ ! -e "$("$pg_config" --sharedir)/extension/citus.control" ]; then
+    if ! has_citus; then
         say "NOT TESTED: Citus, because the server does not have it"
         return
     fi
