@@ -41,7 +41,7 @@ struct BlockLabel {
     std::atomic<int64> last;  // the highest number if the window ends here
 };
 
-struct Block {
+struct SharedBlock {
     int64 last;
     bool end_of_window;
     std::atomic<bool> taken;  // by another relay
@@ -59,7 +59,7 @@ struct SharedReading {
     std::atomic<uint32> next_block;
     uint32 block_count;  // constant
     BlockLabel* labels;
-    Block* blocks;
+    SharedBlock* blocks;
 };
 
 static SharedReading* reading = nullptr;  // nullptr if nothing is shared
@@ -72,7 +72,7 @@ static shmem_startup_hook_type previous_shmem_startup_hook_of_reading = nullptr;
 
 static uint32 block_count() {
     return static_cast<uint32>(static_cast<Size>(settings::shared_read_size) * 1024 /
-                               sizeof(Block));
+                               sizeof(SharedBlock));
 }
 static Size labels_offset() {
     return CACHELINEALIGN(sizeof(SharedReading));
@@ -81,7 +81,7 @@ static Size blocks_offset() {
     return CACHELINEALIGN(labels_offset() + block_count() * sizeof(BlockLabel));
 }
 static Size shared_size_of_reading() {
-    return blocks_offset() + block_count() * sizeof(Block);
+    return blocks_offset() + block_count() * sizeof(SharedBlock);
 }
 
 static void request_shmem_of_reading() {
@@ -109,7 +109,7 @@ static void startup_shmem_of_reading() {
         reading->locks = GetNamedLWLockTranche(tranche);
         reading->block_count = block_count();
         reading->labels = reinterpret_cast<BlockLabel*>(memory + labels_offset());
-        reading->blocks = reinterpret_cast<Block*>(memory + blocks_offset());
+        reading->blocks = reinterpret_cast<SharedBlock*>(memory + blocks_offset());
         for (uint32 i = 0; i < reading->block_count; i++)
             new (&reading->labels[i]) BlockLabel();
     }
@@ -313,7 +313,7 @@ bool share_block(uint64 window, int64 after, int64 last, bool end_of_window,
     if (!LWLockConditionalAcquire(block_lock(index), LW_EXCLUSIVE))
         return true;
     BlockLabel& label = reading->labels[index];
-    Block& block = reading->blocks[index];
+    SharedBlock& block = reading->blocks[index];
     const bool in_vain = label.window.exchange(0, std::memory_order_relaxed) == window &&
                          !block.taken.load(std::memory_order_relaxed) && !any_taken(window);
     if (!in_vain && block.events.assign(events)) {
@@ -350,7 +350,7 @@ BorrowedBlock borrow_block(uint64 window, int64 after) {
         if (!has_next(reading->labels[i], window, after) ||
             !LWLockConditionalAcquire(block_lock(i), LW_SHARED))
             continue;
-        Block& block = reading->blocks[i];
+        SharedBlock& block = reading->blocks[i];
         if (has_next(reading->labels[i], window, after)) {  // it has not been overwritten
             block.taken.store(true, std::memory_order_relaxed);
             return {i, block.last, block.end_of_window, block.events.events()};
