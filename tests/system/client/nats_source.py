@@ -19,7 +19,10 @@ numbers = itertools.count(1)
 class NatsSource(Source):
     kind = "nats"
     server = "nats_server"
-    cannot = {"logins": "the server asks for none"}
+    cannot = {
+        "close": "what is given back may go to a request that has ended, until ack_wait; see test_nats.py",
+        "logins": "the server asks for none",
+    }
     most_held = 30  # handed out, waiting, and on their way
     said_when_cut = ("nats://", 2)
     missing = ({"consumer": "another"}, "consumer not found")
@@ -73,13 +76,13 @@ class NatsSource(Source):
     def add_destination(self, database: Database) -> None:
         database.add_destination("d", f"nats://127.0.0.1:{self.broker.port}", subject=self.topic)
 
-    def short_leases(self) -> dict[str, object]:
-        self.consumer["ack_wait"] = 1
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
+        self.consumer["ack_wait"] = seconds
         self.configure()
         return {}
 
     def wait_extended(self, reader: Reader) -> None:
-        wait_until(lambda: self.commands.count(b"+WPI"), lambda count: count >= 10, what="several extensions")
+        wait_until(lambda: self.commands.count(b"+WPI"), lambda count: count >= 6, what="three extensions each")
 
     def restart(self) -> list[str]:
         self.broker.kill()

@@ -73,7 +73,7 @@ class PubSubSource(Source):
         address = f"127.0.0.1:{self.broker.port}"
         database.add_destination("d", f"pubsub://{self.project}", emulator_host=address, topic="topic")
 
-    def short_leases(self) -> dict[str, object]:
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
         return {"min_ack_deadline": 10, "max_ack_deadline": 10}
 
     def wait_extended(self, reader: Reader) -> None:

@@ -57,7 +57,7 @@ class PullSource(Source):
             "SELECT (SELECT count(*) FROM outbox.batch) + (SELECT count(*) FROM outbox.delivery)"
         )
 
-    def short_leases(self) -> dict[str, object]:
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
         return {"lease": 500}
 
     def disconnect(self) -> None:

@@ -63,8 +63,8 @@ class RedisSource(Source):
     def wrong_logins(self) -> list[tuple[Mapping[str, object], str]]:
         return [({"user": "alice", "password": "s3cret-of-bob"}, "WRONGPASS")]
 
-    def short_leases(self) -> dict[str, object]:
-        return {"min_idle": 2000}
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
+        return {"min_idle": seconds * 1000}
 
     def wait_extended(self, reader: Reader) -> None:
         """Another reader tries to take over entries meanwhile."""

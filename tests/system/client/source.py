@@ -28,6 +28,7 @@ ABILITIES: Mapping[str, str] = {
     "order": "messages of a key come in order, also when one is given back",
     "prefetch": "the number of messages that a reader holds is limited",
     "single": "messages are acknowledged one by one",
+    "close": "close() gives back at once what is not settled, and loses no acknowledgement",
     "leases": "a reader keeps its messages by extending a lease",
     "crashes": "messages of a reader that was killed come to another one",
     "cut": "its connections can be cut, and are made again",
@@ -215,8 +216,8 @@ class Source(ABC):
         """`prefetch`: returns the number of messages that the server has handed out."""
         raise NotImplementedError
 
-    def short_leases(self) -> dict[str, object]:
-        """`leases`: makes leases short; returns options of readers."""
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
+        """Makes leases about as short as that, if there are any; returns options of readers."""
         return {}
 
     def wait_extended(self, reader: Reader) -> None:

@@ -92,12 +92,12 @@ class SqsSource(Source):
         keys = "access_key_id 'any', secret_access_key 'any'"
         database.execute(f"CREATE USER MAPPING FOR postgres SERVER d OPTIONS ({keys})")
 
-    def short_leases(self) -> dict[str, object]:
-        return {"visibility": 2}
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
+        return {"visibility": max(2, seconds)}
 
     def wait_extended(self, reader: Reader) -> None:
         before = len(self.requests("ChangeMessageVisibilityBatch"))
-        self.wait_for_requests("ChangeMessageVisibilityBatch", before + 3)  # one a second
+        self.wait_for_requests("ChangeMessageVisibilityBatch", before + 3)
 
     def requests(self, *actions: str) -> list[Request]:
         """Returns the source's requests of these actions so far."""
@@ -117,6 +117,7 @@ class SqsSource(Source):
 
 class StandardSqsSource(SqsSource):
     fifo = False
+    dear = {**SqsSource.dear, "leases": "takes six seconds, and FIFO queues show the same"}
     cannot = {**SqsSource.cannot, "order": "a standard queue has none"}
 
 

@@ -9,6 +9,7 @@ from waiting import wait_until
 
 from .conftest import MakeSource
 from .nats_source import CurrentNatsSource, NatsSource
+from .source import payloads
 
 servers.add_clients_to_path()
 
@@ -43,6 +44,18 @@ def test_an_acknowledgement_without_an_answer_is_repeated(kind: type[NatsSource]
     reader.ack(*others)
     stream.mend()
     stream.wait_settled()
+
+
+def test_close_gives_back_what_is_held(kind: type[NatsSource], make_source: MakeSource) -> None:
+    stream = make_source(kind)
+    stream.send("1", "2", "3")
+    reader = stream.read()
+    one, _ = reader.take(2)
+    reader.ack(one)
+    reader.close()
+    assert sorted(payloads(stream.read().receive(2))) == ["2", "3"]
+    reader.open()  # it may be opened again
+    reader.close()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,18 @@ def test_every_message_comes_in_the_order_of_its_key(make_source: MakeSource) ->
     assert reader.poll(wait=1) == []
 
 
+def test_what_was_not_settled_at_the_end_comes_again_in_order(make_source: MakeSource) -> None:
+    topic = make_source(EmulatorSource, ack_deadline_seconds=600)
+    topic.send(*texts(30), key="a")
+    reader = topic.read()
+    reader.wait_stats(waiting=30)
+    reader.ack(*reader.take(10))
+    reader.take(10)
+    reader.close()
+    reader.open()
+    assert payloads(reader.receive(20)) == texts(20, first=11)
+
+
 def test_exactly_once(make_source: MakeSource) -> None:
     topic = make_source(EmulatorSource, enable_exactly_once_delivery=True)
     topic.send(*texts(50), key="a")
