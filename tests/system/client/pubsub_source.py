@@ -24,9 +24,10 @@ class PubSubSource(Source):
         "prefetch": "tests/unit/client/pubsub/session_test.cpp has the limit",
         "cut": "test_pubsub_source.py has a service that goes and comes back",
         "logins": "servers of tests accept anything; test_pubsub_source.py has TLS and keys",
+        "kills": "the drills do so: a lease takes 10 s at least",
         "restarts": "servers of tests forget everything",
     }
-    dear = {"leases": "a lease takes 10 s at least", "kills": "a lease takes 10 s at least"}
+    dear = {"leases": "a lease takes 10 s at least"}
     missing = ({"subscription": "another"}, "NOT_FOUND")
 
     def __init__(self, installation: Installation, server: Server, **subscription: Any) -> None:
@@ -95,5 +96,4 @@ class EmulatorSource(PubSubSource):
         **PubSubSource.cannot,
         "leases": "when it is busy, it sends even messages again that were extended in time",
         "crashes": "it goes on sending into streams that are gone, deadline after deadline",
-        "kills": "it goes on sending into streams that are gone, deadline after deadline",
     }

@@ -178,7 +178,7 @@ def test_aborted_transactions_are_not_read(make_topic: MakeTopic) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("offsets_in_database", [0, 1])
+@pytest.mark.parametrize("offsets_in_database", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rebalance_loses_nothing_and_applies_nothing_twice(
     topic: KafkaSource, target: Target, consume: Consume, load: Load, offsets_in_database: int
 ) -> None:

@@ -123,7 +123,7 @@ def test_the_delivery_limit_of_a_queue(make_source: MakeSource) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", QUEUES)
+@pytest.mark.parametrize("kind", [pytest.param("quorum", marks=pytest.mark.long), "classic"])
 def test_a_single_active_consumer(make_source: MakeSource, kind: str) -> None:
     queue = make_source(KINDS[kind], single_active_consumer=True)
     active, standby = queue.read(), queue.read()
