@@ -157,7 +157,7 @@ class Source(ABC):
     subscription: str  # of offsets
 
     def __init__(self, installation: Installation) -> None:
-        self.programs = installation.programs
+        self.installation = installation
         self.readers: list[Reader] = []
 
     @classmethod
@@ -169,8 +169,7 @@ class Source(ABC):
         """Returns options of the source; the first one names the server or the place."""
 
     def read(self, /, *, opened: bool = True, **options: object) -> Reader:
-        program = self.programs / f"{self.kind}_source"
-        self.readers.append(Reader(program, {**self.options(), **options}))
+        self.readers.append(Reader(self.program(self.installation), {**self.options(), **options}))
         if opened:
             self.readers[-1].open()
         return self.readers[-1]

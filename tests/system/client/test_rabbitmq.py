@@ -32,7 +32,6 @@ def queue(make_source: MakeSource, request: pytest.FixtureRequest) -> RabbitmqSo
 # -------------------------------------------------------------------------------------------------
 
 
-@of_all_kinds
 def test_values_of_headers_become_texts(queue: RabbitmqSource) -> None:
     headers = {"event_id": EVENT, "text": "café", "number": 5, "flag": True, "table": {"a": 1}}
     queue.publish("", headers, message_id="m", type="placed", timestamp=1_700_000_000)

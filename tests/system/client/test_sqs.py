@@ -82,14 +82,6 @@ def test_what_is_given_back_comes_again_at_once(queue: SqsSource) -> None:
     assert [entry["VisibilityTimeout"] for entry in request.json()["Entries"]] == [0]
 
 
-def test_a_group_of_one_event_is_not_an_ordering_key(fifo: SqsSource) -> None:
-    """The sink sends events without an ordering key in this way."""
-    id = "0193c0de-0000-7000-8000-00000000000a"
-    fifo.send("{}", event_id=id, event_type="E")
-    (delivery,) = fifo.read().receive(1)
-    assert (delivery["event_id"], delivery["key"]) == (id, "")
-
-
 # -------------------------------------------------------------------------------------------------
 # Failures
 # -------------------------------------------------------------------------------------------------
