@@ -144,6 +144,7 @@ class Source(ABC):
     cannot: ClassVar[Mapping[str, str]] = {}
     # ABILITIES that take so long to show that their tests belong to the long run, with the reason.
     dear: ClassVar[Mapping[str, str]] = {}
+    sink: ClassVar[str] = ""  # the module with the sink, if it has another name than the source
     formats: ClassVar[tuple[str, ...]] = ("attributes", "binary", "structured")  # of the sink
     another: ClassVar[Mapping[str, object]] = {}  # options of a second reader
     patient: ClassVar[Mapping[str, object]] = {}  # options with which requests wait for messages for a long time

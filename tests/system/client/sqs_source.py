@@ -38,6 +38,7 @@ class SqsSource(Source):
         "logins": "servers of tests accept any key",
         "restarts": "servers of tests forget everything",
     }
+    sink = "pg_outbox_aws"
     formats = ("attributes", "structured")
     dear = {"kills": "each round waits until messages are visible again"}
     any_key = "k-1"  # of others the sink sends a hash

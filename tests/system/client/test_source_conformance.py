@@ -109,6 +109,9 @@ def test_a_reader_holds_no_more_than_its_prefetch(source: Source) -> None:
 
 def test_events_of_the_outbox_arrive_in_each_format(source: Source, database: Database) -> None:
     """What the sink writes, the source reads."""
+    module = source.sink or f"pg_outbox_{source.kind}"
+    if not source.installation.has_module(module):
+        pytest.skip(f"NOT TESTED: {module} is not part of this build")
     source.add_destination(database)
     reader = source.read()
     for format in source.formats:
