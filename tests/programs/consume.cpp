@@ -2,10 +2,10 @@
 //
 // Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
 // events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
-// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS, nats=SERVERS, rabbitmq=SERVER
-// or redis=SERVERS from there (options as in kafka_options.hpp and so on, with kafka_ before them),
-// otherwise from a script. With die=POINT and after=EVENTS it dies: see dying.hpp. With otlp=URL it
-// sends spans there.
+// there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS, nats=SERVERS, rabbitmq=SERVER,
+// redis=SERVERS or sqs=QUEUE from there (options as in kafka_options.hpp and so on, with kafka_ before
+// them), otherwise from a script. With die=POINT and after=EVENTS it dies: see dying.hpp. With otlp=URL
+// it sends spans there.
 //
 // For each event it calls the SQL function handle(event_id, key, type, version, payload) of the
 // database, except for those whose type says what the C++ handler is to do: see apply().
@@ -44,6 +44,7 @@
 #endif
 #include "nats_options.hpp"
 #include "redis_options.hpp"
+#include "sqs_options.hpp"
 
 namespace {
 
@@ -283,12 +284,19 @@ std::unique_ptr<inbox::Source> make_redis_source(Options& options) {
     return std::make_unique<inbox::RedisSource>(driver::redis_options(given));
 }
 
+std::unique_ptr<inbox::Source> make_sqs_source(Options& options) {
+    driver::Options given(take_prefixed(options, "sqs", "queue"));
+    return std::make_unique<inbox::SqsSource>(driver::sqs_options(given));
+}
+
 std::unique_ptr<inbox::Source> make_source(Options& options,
                                            const std::shared_ptr<inbox::Script>& script) {
     if (options.contains("pull"))
         return make_pull_source(options);
     if (options.contains("redis"))
         return make_redis_source(options);
+    if (options.contains("sqs"))
+        return make_sqs_source(options);
 #ifdef WITH_KAFKA
     if (options.contains("kafka"))
         return make_kafka_source(options);

@@ -4,8 +4,7 @@
 //   stats                                      inbox::PubSubStats
 //   create_snapshot ID, seek_to_snapshot ID    {}
 #include "inbox/sources/pubsub.hpp"
-#include "option_values.hpp"
-#include "source_driver.hpp"
+#include "source_program.hpp"
 
 namespace {
 
@@ -68,15 +67,10 @@ class PubSubDriver : public driver::Driver {
 }  // namespace
 
 int main(int count, char** arguments) {
-    driver::Options options(count, arguments);
-    const inbox::PubSubOptions o = pubsub_options(options);
-    if (!options.are_all_taken())
-        return 2;
-    try {
-        inbox::PubSubSource source(o);
-        PubSubDriver(source).run();
-    } catch (const std::exception& error) {
-        std::cerr << error.what() << '\n';
-        return 1;
-    }
+    return driver::run_program(
+        count, arguments,
+        [](driver::Options& options) {
+            return std::make_unique<inbox::PubSubSource>(pubsub_options(options));
+        },
+        [](inbox::PubSubSource& source) { PubSubDriver(source).run(); });
 }

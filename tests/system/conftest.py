@@ -169,9 +169,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def share_of(nodeid: str) -> str:
-    """The conformance tests of a sink are a share of their own."""
+    """The conformance tests of a sink or a source are a share of their own."""
     file = file_of(nodeid)
-    return f"{file} {parameters_of(nodeid)[0]}" if file.endswith("test_conformance.py") else file
+    return f"{file} {parameters_of(nodeid)[0]}" if file.endswith("conformance.py") else file
 
 
 @pytest.hookimpl(optionalhook=True)

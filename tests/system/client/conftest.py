@@ -1,5 +1,7 @@
 """target: a database with pg_inbox. consume: starts consumers on it, directly or through a proxy.
 
+make_source: a queue, stream, topic or subscription of the test's own, with its server: source.py.
+
 For the examples: shop and catalog, two databases; make_page: a page of the documentation, whose commands
 are run on them; examples: where the programs are.
 """
@@ -11,16 +13,30 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster import REPOSITORY, Cluster, Installation
 from database import NewDatabase
 from sinks import servers
+from sinks.conftest import (  # noqa: F401
+    aws_server,
+    elasticmq_server,
+    kafka_server,
+    nats_current_server,
+    nats_server,
+    pub_sub_fake,
+    rabbitmq_server,
+    running,
+)
+from sinks.redis_server import RedisServer, redis
+from sinks.servers import Server
 
 from .consumer import Consumer, Target
 from .emulator_wire import EmulatorWire
 from .examples import Catalog, Page, Shop
+from .source import Source
 
 # (conninfo=..., option=value, ...) -> Consumer
 Consume = Callable[..., Consumer]
@@ -50,6 +66,41 @@ def consume(installation: Installation, target: Target) -> Iterator[Consume]:
 
 
 # -------------------------------------------------------------------------------------------------
+# Sources
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def emulator_server() -> Iterator[Server]:
+    yield from running(servers.pub_sub_emulator)
+
+
+@pytest.fixture(scope="session")
+def durable_redis() -> Iterator[RedisServer]:
+    """It loses nothing that it has confirmed when its process is killed."""
+    yield from running(lambda: redis(appendonly="yes", appendfsync="no"))
+
+
+# (kind, ...) -> Source
+MakeSource = Callable[..., Any]
+
+
+@pytest.fixture
+def make_source(installation: Installation, request: pytest.FixtureRequest) -> Iterator[MakeSource]:
+    made: list[Source] = []
+
+    def make(kind: type[Source], server: Any = None, **options: Any) -> Source:
+        if not kind.program(installation).exists():
+            pytest.skip(f"NOT TESTED: the source {kind.kind} is not part of this build")
+        made.append(kind(installation, server or request.getfixturevalue(kind.server), **options))
+        return made[-1]
+
+    yield make
+    for source in made:
+        source.close()
+
+
+# -------------------------------------------------------------------------------------------------
 # The examples
 # -------------------------------------------------------------------------------------------------
 
@@ -69,13 +120,9 @@ def examples(installation: Installation, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def emulator() -> Iterator[str]:
+def emulator(emulator_server: Server) -> str:
     """Host and port of Google's Pub/Sub emulator. Other fakes have different ports for REST and gRPC."""
-    try:
-        with servers.pub_sub_emulator() as server:
-            yield f"127.0.0.1:{server.port}"
-    except servers.NotInstalled as error:
-        pytest.skip(f"NOT TESTED: {error}")
+    return f"127.0.0.1:{emulator_server.port}"
 
 
 @pytest.fixture

@@ -89,6 +89,12 @@ class Target(Database):
         )  # an emulator may be between
         assert sorted(self.applied()) == sorted(ids)
 
+    def check_order(self) -> None:
+        """Checks that the versions of each key were applied in their order, without gaps."""
+        rows = self.execute("SELECT key, array_agg(version ORDER BY number) FROM applied WHERE key <> '' GROUP BY key")
+        for key, versions in rows:
+            assert versions == list(range(1, len(versions) + 1)), f"key {key} is out of order: {versions}"
+
     def transactions(self) -> int:
         """Returns the number of transactions in which the events were applied."""
         return self.value("SELECT count(DISTINCT xid) FROM applied")

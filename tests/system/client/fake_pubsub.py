@@ -121,7 +121,6 @@ class FakePubSub:
         self.metadata: list[dict[str, str]] = []  # of all calls
         self.streams: list[FakeStream] = []
         self._answers: dict[str, list[Callable[[Any], None]]] = {}
-        self._always: dict[str, Callable[[Any], None]] = {}
         self._lock = threading.Lock()
         self._credentials = credentials
         self.port = 0
@@ -156,13 +155,6 @@ class FakePubSub:
     def fail(self, method: str, *failures: Failure) -> None:
         """Returns the next calls of the method."""
         self._answers.setdefault(method, []).extend(raising(failure) for failure in failures)
-
-    def answer_always(self, method: str, answer: Callable[[Any], None] | None) -> None:
-        """Sets the answer; `answer` gets the request, may wait and may raise Failure."""
-        if answer is None:
-            self._always.pop(method, None)
-        else:
-            self._always[method] = answer
 
     # Requests of the source ---------------------------------------------------------------------
 
@@ -214,7 +206,7 @@ class FakePubSub:
         with self._lock:
             self.requests.append(Request(method, request))
             once = self._answers.get(method)
-            answer = once.pop(0) if once else self._always.get(method)
+            answer = once.pop(0) if once else None
         try:
             if answer is not None:
                 answer(request)

@@ -1,36 +1,43 @@
-"""The NATS source under test (tests/programs/nats_source.cpp), and a consumer of a stream that it reads."""
+"""A stream of NATS with a pull consumer."""
 
 from __future__ import annotations
 
 import itertools
-import subprocess
-import tempfile
 from typing import Any
+from urllib.parse import quote
 
 from cluster import Installation
-from processes import end_process
+from database import Database
 from sinks.nats_server import NatsClient, NatsServer
 from waiting import wait_until
 
-from .sqs_source import SqsSource
+from .source import Reader, Source
 
 numbers = itertools.count(1)
 
 
-class Stream:
-    """A stream of the test's own with a pull consumer, and nats-py beside it."""
+class NatsSource(Source):
+    kind = "nats"
+    server = "nats_server"
+    cannot = {
+        "close": "what is given back may go to a request that has ended, until ack_wait; see test_nats.py",
+        "logins": "the server asks for none",
+    }
+    most_held = 30  # handed out, waiting, and on their way
+    said_when_cut = ("nats://", 2)
+    missing = ({"consumer": "another"}, "consumer not found")
 
-    def __init__(self, server: NatsServer, *, ack_wait: float = 3600, **consumer: Any) -> None:
-        from nats.js.api import ConsumerConfig
-
-        self.server = server
+    def __init__(self, installation: Installation, server: NatsServer, **consumer: Any) -> None:
+        super().__init__(installation)
+        self.broker = server
         self.proxy = server.proxy
         self.client = NatsClient(server.port)
         self.name = f"s{next(numbers)}"
-        self.consumer = "c"
+        self.topic = f"{self.name}.item"
+        self.subscription = f"nats://{self.name}/c"
         self.client.add_stream(self.name, [f"{self.name}.>"])
-        config = ConsumerConfig(durable_name=self.consumer, ack_wait=ack_wait, **{"ack_policy": "explicit", **consumer})
-        self.client.run(self.client.jetstream.add_consumer(self.name, config))
+        self.consumer = {"durable_name": "c", "ack_wait": 3600, "ack_policy": "explicit", **consumer}
+        self.configure()
         self.commands: list[bytes] = []  # about messages, as the source has sent them
 
         async def note(message: Any) -> None:
@@ -39,43 +46,55 @@ class Stream:
         self.client.run(self.client.connection.subscribe(f"$JS.ACK.{self.name}.>", cb=note))
         self.client.run(self.client.connection.flush())
 
-    def send(self, *bodies: str, key: str = "", **headers: str) -> None:
-        more = {"ordering_key": key} if key else {}
-        for body in bodies:
-            work = self.client.jetstream.publish(
-                f"{self.name}.item", body.encode(), headers={**headers, **more} or None
-            )
-            self.client.run(work)
+    def configure(self) -> None:
+        from nats.js.api import ConsumerConfig
+
+        self.client.run(self.client.jetstream.add_consumer(self.name, ConsumerConfig(**self.consumer)))
+
+    def options(self) -> dict[str, object]:
+        return {
+            "servers": f"127.0.0.1:{self.proxy.port}", "stream": self.name, "consumer": "c",
+            "retry_base": 1, "retry_max": 20,
+        }  # fmt: skip
+
+    def send(self, *bodies: str, key: str = "", **attributes: str) -> list[str]:
+        headers = {**attributes, **({"ordering_key": key} if key else {})}
+        quoted = {name: quote(value) for name, value in headers.items()} or None
+        publish = self.client.jetstream.publish
+        return [str(self.client.run(publish(self.topic, body.encode(), headers=quoted)).seq) for body in bodies]
 
     def state(self) -> Any:
-        return self.client.run(self.client.jetstream.consumer_info(self.name, self.consumer))
+        return self.client.run(self.client.jetstream.consumer_info(self.name, "c"))
 
-    def wait_settled(self) -> None:
-        """Waits until all messages of the stream are acknowledged."""
+    def held(self) -> int:
+        return self.state().num_ack_pending
 
-        def left() -> int:
-            state = self.state()
-            return state.num_pending + state.num_ack_pending
+    def left(self) -> int:
+        state = self.state()
+        return state.num_pending + state.num_ack_pending
 
-        wait_until(left, lambda count: count == 0, what=f"{self.name} to be settled")
+    def add_destination(self, database: Database) -> None:
+        database.add_destination("d", f"nats://127.0.0.1:{self.broker.port}", subject=self.topic)
+
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
+        self.consumer["ack_wait"] = seconds
+        self.configure()
+        return {}
+
+    def wait_extended(self, reader: Reader) -> None:
+        wait_until(lambda: self.commands.count(b"+WPI"), lambda count: count >= 6, what="three extensions each")
+
+    def restart(self) -> list[str]:
+        self.broker.kill()
+        self.broker.start()
+        wait_until(self.state, what="the client beside it", ignoring=(Exception,))
+        return []
 
     def close(self) -> None:
+        super().close()
         self.proxy.forget_rules()
         self.client.close()
 
 
-class NatsSource(SqsSource):
-    def __init__(self, installation: Installation, stream: Stream, options: dict[str, object]) -> None:
-        defaults = {
-            "servers": f"127.0.0.1:{stream.proxy.port}", "stream": stream.name, "consumer": stream.consumer,
-            "retry_base": 1, "retry_max": 20,
-        }  # fmt: skip
-        arguments = [f"{name}={value}" for name, value in {**defaults, **options}.items()]
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [str(installation.programs / "nats_source"), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-        )  # fmt: skip
-
-    def kill(self) -> None:
-        end_process(self.process, self.log)
+class CurrentNatsSource(NatsSource):
+    server = "nats_current_server"

@@ -1,110 +1,99 @@
-"""The Pub/Sub source in a process of its own (tests/programs/pubsub_source.cpp)."""
+"""A topic and a subscription of Pub/Sub, in a project of the test's own."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import tempfile
+import uuid
 from typing import Any
 
 from cluster import Installation
-from processes import end_process
+from database import Database
+from sinks.servers import Server
 from waiting import wait_until
 
-Message = dict[str, Any]
+from .source import Reader, Source
 
 
-class SourceFailed(Exception):
-    def __init__(self, text: str, transient: bool) -> None:
-        super().__init__(text)
-        self.transient = transient
+class PubSubSource(Source):
+    """With Google's pstest, which hands out one message of a key at a time. Readers have long leases, so that only
+    messages that were given back come again.
+    """
 
+    kind = "pubsub"
+    server = "pub_sub_fake"
+    cannot = {
+        "prefetch": "tests/unit/client/pubsub/session_test.cpp has the limit",
+        "cut": "test_pubsub_source.py has a service that goes and comes back",
+        "logins": "servers of tests accept anything; test_pubsub_source.py has TLS and keys",
+        "kills": "the drills do so: a lease takes 10 s at least",
+        "restarts": "servers of tests forget everything",
+    }
+    dear = {"leases": "a lease takes 10 s at least"}
+    missing = ({"subscription": "another"}, "NOT_FOUND")
 
-class PubSubSource:
-    def __init__(self, installation: Installation, **options: object) -> None:
-        self.errors = tempfile.TemporaryFile("w+")
-        program = installation.programs / "pubsub_source"
-        self.process = subprocess.Popen(
-            [str(program), *(f"{name}={value}" for name, value in options.items())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+    def __init__(self, installation: Installation, server: Server, **subscription: Any) -> None:
+        import grpc
+        from google import pubsub_v1
+        from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+        from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+        super().__init__(installation)
+        self.broker = server
+        self.project = f"test-{uuid.uuid4().hex[:12]}"
+        self.topic = "sub"
+        self.subscription = f"pubsub://{self.project}/sub"
+        self.address = f"127.0.0.1:{server.grpc_port}"
+        self.channel = grpc.insecure_channel(self.address)
+        self.publisher = pubsub_v1.PublisherClient(transport=PublisherGrpcTransport(channel=self.channel))
+        subscriber = pubsub_v1.SubscriberClient(transport=SubscriberGrpcTransport(channel=self.channel))
+        self.name = f"projects/{self.project}/topics/topic"
+        self.publisher.create_topic(request={"name": self.name})
+        subscriber.create_subscription(
+            request={
+                "name": f"projects/{self.project}/subscriptions/sub", "topic": self.name,
+                "enable_message_ordering": True, "ack_deadline_seconds": 10, **subscription,
+            }
         )  # fmt: skip
 
-    def command(self, *fields: object) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.write("\t".join(map(str, fields)) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        line = self.process.stdout.readline()
-        assert line, f"the source has ended ({self.process.wait()}):\n{self.log()}"
-        answer = json.loads(line)
-        if isinstance(answer, dict) and "error" in answer:
-            raise SourceFailed(answer["error"], answer["transient"])
-        return answer
+    def options(self) -> dict[str, object]:
+        return {
+            "project": self.project, "subscription": "sub", "emulator_host": self.address, "min_ack_deadline": 600,
+        }  # fmt: skip
 
-    def open(self) -> PubSubSource:
-        self.command("open")
-        return self
+    def consumer_options(self, **options: object) -> dict[str, object]:
+        return {"pubsub": f"{self.project}/sub", "emulator_host": self.address, **options}
 
-    def receive(self, max_messages: int = 1000, *, wait: float = 0.0) -> list[Message]:
-        """Returns the messages that come within this number of seconds."""
-        messages: list[Message] = self.command("receive", max_messages, int(wait * 1000))
-        return messages
+    def send(self, *bodies: str, key: str = "", **attributes: str) -> list[str]:
+        messages = [{"data": body.encode(), "ordering_key": key, "attributes": attributes} for body in bodies]
+        return list(self.publisher.publish(request={"topic": self.name, "messages": messages}).message_ids)
 
-    def wait_for(self, count: int, *, timeout: float = 60) -> list[Message]:
-        """Waits for exactly this number of messages."""
-        messages: list[Message] = []
+    def left(self) -> int:
+        """Only readers tell; the server does not."""
+        return sum(reader.stats()["leased"] for reader in self.readers if reader.process.poll() is None)
 
-        def more() -> int:
-            messages.extend(self.receive(count - len(messages), wait=0.1))
-            return len(messages)
+    def add_destination(self, database: Database) -> None:
+        address = f"127.0.0.1:{self.broker.port}"
+        database.add_destination("d", f"pubsub://{self.project}", emulator_host=address, topic="topic")
 
-        try:
-            wait_until(more, lambda n: n >= count, what=f"{count} messages", timeout=timeout)
-        except AssertionError as error:
-            payloads = [m["payload"] for m in messages]
-            raise AssertionError(f"{error}; got {payloads}; {self.stats()}\n{self.log()}") from None
-        return messages
+    def short_leases(self, seconds: int = 1) -> dict[str, object]:
+        return {"min_ack_deadline": 10, "max_ack_deadline": 10}
 
-    def ack(self, messages: list[Message]) -> None:
-        self.settle("ack", messages)
+    def wait_extended(self, reader: Reader) -> None:
+        before = reader.stats()["extended"]
+        wait_until(
+            lambda: reader.stats()["extended"] - before, lambda n: n >= 6, what="three extensions of two messages"
+        )
 
-    def nack(self, messages: list[Message]) -> None:
-        self.settle("nack", messages)
-
-    def settle(self, how: str, messages: list[Message]) -> None:
-        if messages:
-            self.command(how, ",".join(str(message["number"]) for message in messages))
-
-    def stats(self) -> dict[str, int]:
-        stats: dict[str, int] = self.command("stats")
-        return stats
-
-    def wait_stats(self, *, timeout: float = 60, **figures: int) -> dict[str, int]:
-        """Waits until the figures are exactly these."""
-
-        def reached(stats: dict[str, int]) -> bool:
-            return all(stats[name] == value for name, value in figures.items())
-
-        try:
-            return wait_until(self.stats, reached, what=f"stats {figures}", timeout=timeout)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.log()}") from None
-
-    def wait_logged(self, text: str) -> None:
-        wait_until(self.log, lambda seen: text in seen, what=f"the source to say {text!r}")
-
-    def close(self, seconds: float = 10) -> None:
-        self.command("close", int(seconds * 1000))
-
-    def log(self) -> str:
-        self.errors.seek(0)
-        return self.errors.read()
-
-    def kill(self) -> None:
-        end_process(self.process, self.log)
+    def close(self) -> None:
+        super().close()
+        self.channel.close()
 
 
-def payloads(messages: list[Message]) -> list[str]:
-    return [message["payload"] for message in messages]
+class EmulatorSource(PubSubSource):
+    """With Google's emulator."""
+
+    server = "emulator_server"
+    cannot = {
+        **PubSubSource.cannot,
+        "leases": "when it is busy, it sends even messages again that were extended in time",
+        "crashes": "it goes on sending into streams that are gone, deadline after deadline",
+    }

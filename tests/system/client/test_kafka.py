@@ -1,75 +1,42 @@
-"""The Kafka source and a consumer over it, against Apache Kafka."""
+"""What only Kafka has: groups, partitions, offsets in two places, transactions, headers of other producers."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from cluster import Installation
 from sinks import servers
-from sinks.kafka_server import USERS, KafkaServer, kafka
+from sinks.kafka_server import USERS
 from waiting import wait_until
 
-from .conftest import Consume
+from .conftest import Consume, MakeSource
 from .consumer import Target
-from .kafka_source import KafkaSource, Topic, consumer_options, kafka_options
+from .kafka_source import KafkaSource
+from .source import Reader
 
 servers.add_clients_to_path()
 
-MakeTopic = Callable[..., Topic]
-MakeSource = Callable[..., KafkaSource]
-
-
-@pytest.fixture(scope="module")
-def server(installation: Installation) -> Iterator[KafkaServer]:
-    if not (installation.programs / "kafka_source").exists():
-        pytest.skip("NOT TESTED: the source inbox_kafka is not part of this build")
-    try:
-        with kafka() as server:
-            yield server
-    except servers.NotInstalled as missing:
-        pytest.skip(f"NOT TESTED: {missing}; scripts/test.sh installs what can be had")
+# (partitions, ...) -> KafkaSource
+MakeTopic = Callable[..., KafkaSource]
 
 
 @pytest.fixture
-def make_topic(server: KafkaServer) -> MakeTopic:
-    return lambda partitions=3, **configuration: Topic(server, partitions, **configuration)
+def make_topic(make_source: MakeSource) -> MakeTopic:
+    return lambda partitions=3, **configuration: make_source(KafkaSource, partitions=partitions, **configuration)
 
 
 @pytest.fixture
-def topic(make_topic: MakeTopic) -> Topic:
+def topic(make_topic: MakeTopic) -> KafkaSource:
     return make_topic()
 
 
-@pytest.fixture
-def make_source(installation: Installation) -> Iterator[MakeSource]:
-    made: list[KafkaSource] = []
-
-    def make(topic: Topic, /, *, opened: bool = True, **options: object) -> KafkaSource:
-        made.append(KafkaSource(installation, kafka_options(topic, **options)))
-        if opened:
-            made[-1].open()
-        return made[-1]
-
-    yield make
-    for source in made:
-        source.kill()
-
-
-def check_order(target: Target) -> None:
-    """Each key in the order of its versions, without gaps."""
-    versions: dict[str, list[int]] = defaultdict(list)
-    for key, version in target.execute("SELECT key, version FROM applied ORDER BY number"):
-        versions[key].append(version)
-    for key, found in versions.items():
-        assert found == list(range(1, len(found) + 1)), f"key {key} is out of order: {found}"
+def consumer_options(topic: KafkaSource, **options: object) -> dict[str, object]:
+    return {**topic.consumer_options(), **options}
 
 
 class Load:
@@ -77,7 +44,7 @@ class Load:
 
     KEYS = 20
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: KafkaSource) -> None:
         self.topic = topic
         self.ids: list[str] = []
         self._stopped = threading.Event()
@@ -98,7 +65,7 @@ class Load:
 
 
 @pytest.fixture
-def load(topic: Topic) -> Iterator[Load]:
+def load(topic: KafkaSource) -> Iterator[Load]:
     load = Load(topic)
     yield load
     load.stop()
@@ -115,65 +82,27 @@ def wait_applied(target: Target, more: int) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_headers_of_the_sink(topic: Topic, make_source: MakeSource) -> None:
-    event_id = topic.send_event("a", 7, type="renamed", payload='{"n": 1}')
+def test_records_of_any_producer(topic: KafkaSource) -> None:
+    """Debezium's headers are known, and may be null."""
+    id = str(uuid.uuid4())
+    topic.produce("a", None, partition=0)
+    topic.produce("a", "", partition=0)
+    topic.produce(None, b"\xff", partition=0, headers={"id": "17", "x": "y"})
+    topic.produce("7", "{}", partition=0, headers={"id": id, "eventType": "OrderPaid", "content_type": None,
+                                                   "headers": '{"tenant": "x"}'})  # fmt: skip
     topic.flush()
-    (event,) = make_source(topic).receive(1)
-    assert event["event_id"] == event_id
-    assert (event["key"], event["aggregate_type"], event["aggregate_id"]) == ("a", "item", "a")
-    assert (event["type"], event["version"], event["payload"]) == ("renamed", 7, '{"n": 1}')
-    assert event["topic"] == topic.name
-    assert event["headers"] == {}
-
-
-def test_cloud_events(topic: Topic, make_source: MakeSource) -> None:
-    binary, structured = str(uuid.uuid4()), str(uuid.uuid4())
-    attributes = {"specversion": "1.0", "type": "renamed", "source": "/shop/item", "subject": "1",
-                  "aggregateversion": "3"}  # fmt: skip
-    headers = {f"ce_{name}": value for name, value in {**attributes, "id": binary}.items()}
-    topic.send("a", "<x/>", partition=0, headers={**headers, "content-type": "text/xml", "trace_id": "7"})
-    document = {**attributes, "id": structured, "data": {"n": 1}}
-    topic.send("a", json.dumps(document), partition=0, headers={"content-type": "application/cloudevents+json"})
-    topic.flush()
-    first, second = make_source(topic).receive(2)
-    assert (first["event_id"], second["event_id"]) == (binary, structured)
-    for event in (first, second):
-        assert (event["type"], event["aggregate_type"], event["aggregate_id"]) == ("renamed", "item", "1")
-        assert (event["version"], event["key"]) == (3, "a")
-    assert (first["content_type"], first["payload"], first["headers"]["trace_id"]) == ("text/xml", "<x/>", "7")
-    assert json.loads(second["payload"]) == {"n": 1}
-
-
-def test_headers_of_debezium(topic: Topic, make_source: MakeSource) -> None:
-    ids = [str(uuid.uuid4()) for _ in range(2)]
-    topic.send("7", '{"n": 1}', partition=0, headers={"id": ids[0], "eventType": "OrderPlaced"})
-    topic.send("7", '{"n": 2}', partition=0, headers={
-        "id": ids[1], "event_type": "OrderPaid", "aggregate_type": "order", "aggregate_id": "8", "version": "2",
-        "source_event_id": ids[0], "content_type": None, "headers": '{"tenant": "x"}',
-    })  # fmt: skip
-    topic.flush()
-    first, second = make_source(topic).receive(2)
-    assert [first["event_id"], second["event_id"]] == ids
-    assert (first["type"], first["aggregate_id"], first["key"], first["headers"]) == ("OrderPlaced", "7", "7", {})
-    assert (second["type"], second["aggregate_type"], second["aggregate_id"]) == ("OrderPaid", "order", "8")
-    assert (second["version"], second["headers"]) == (2, {"tenant": "x"})
-
-
-def test_records_of_any_producer(topic: Topic, make_source: MakeSource) -> None:
-    topic.send("a", None, partition=0)
-    topic.send("a", "", partition=0)
-    topic.send(None, b"\xff", partition=0, headers={"id": "17", "x": "y"})
-    topic.flush()
-    source = make_source(topic)
-    tombstone, empty, other = source.receive(3)
+    reader = topic.read()
+    tombstone, empty, other, debezium = reader.receive(4)
     assert (tombstone["payload"], empty["payload"]) == (None, "")
     assert other["headers"] == {"id": "17", "x": "y"}
     assert [each["message_id"] for each in (tombstone, empty, other)] == [f"{topic.name}/0/{n}" for n in range(3)]
     ids = [each["event_id"] for each in (tombstone, empty, other)]
     assert len(set(ids)) == 3 and all(uuid.UUID(id).version == 5 for id in ids)
-    source.close()
-    again = make_source(topic).receive(3)
-    assert [each["event_id"] for each in again] == ids, "the ids of the same records have changed"
+    assert (debezium["event_id"], debezium["type"], debezium["key"]) == (id, "OrderPaid", "7")
+    assert (debezium["aggregate_id"], debezium["headers"]) == ("7", {"tenant": "x"})
+    reader.close()
+    again = topic.read().receive(4)
+    assert [each["event_id"] for each in again] == [*ids, id], "the ids of the same records have changed"
 
 
 # -------------------------------------------------------------------------------------------------
@@ -181,50 +110,23 @@ def test_records_of_any_producer(topic: Topic, make_source: MakeSource) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-def test_only_a_contiguous_prefix_is_committed(make_topic: MakeTopic, make_source: MakeSource) -> None:
+def test_only_a_contiguous_prefix_is_committed(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     for n in range(5):
-        topic.send(f"k{n}", str(n))
+        topic.produce(f"k{n}", str(n))
     topic.flush()
-    source = make_source(topic)
-    received = source.receive(5)
-    source.ack(received[1], received[2], received[4])
-    source.ack(received[0])
+    reader = topic.read()
+    received = reader.receive(5)
+    reader.ack(received[1], received[2], received[4])
+    reader.ack(received[0])
     topic.wait_committed(3)
-    source.close()
+    reader.close()
     assert topic.committed() == {0: 3}
-    again = make_source(topic).receive(2)
+    again = topic.read().receive(2)
     assert [each["payload"] for each in again] == ["3", "4"]
 
 
-def test_what_is_given_back_comes_before_later_records(make_topic: MakeTopic, make_source: MakeSource) -> None:
-    topic = make_topic(1)
-    for n in range(6):
-        topic.send("a", str(n))
-    topic.flush()
-    source = make_source(topic)
-    source.wait_stats(waiting=6)
-    first = [source.receive(1, most=1)[0] for _ in range(3)]
-    source.ack(first[0])
-    source.nack(first[1], first[2])
-    rest = source.receive(5)
-    assert [each["payload"] for each in rest] == ["1", "2", "3", "4", "5"]
-    source.ack(*rest)
-    topic.wait_committed(6)
-
-
-def test_poison(topic: Topic, target: Target, consume: Consume) -> None:
-    bad = topic.send_event("a", 1)
-    target.poison(bad)
-    good = [topic.send_event("a", 2), topic.send_event("b", 1)]
-    topic.flush()
-    consume(**consumer_options(topic, max_attempts=3)).wait_for("two", applied=2, dead=1)
-    target.wait_applied(good)
-    assert [(id, attempts) for id, attempts, _, _ in target.dead_letters()] == [(bad, 3)]
-    topic.wait_committed(3)
-
-
-def test_aborted_transactions_are_not_read(make_topic: MakeTopic, make_source: MakeSource) -> None:
+def test_aborted_transactions_are_not_read(make_topic: MakeTopic) -> None:
     from confluent_kafka import Producer
 
     topic = make_topic(1)
@@ -235,12 +137,12 @@ def test_aborted_transactions_are_not_read(make_topic: MakeTopic, make_source: M
         producer.produce(topic.name, value)
         producer.flush()
         end()
-    source = make_source(topic)
-    (only,) = source.receive(1)
+    reader = topic.read()
+    (only,) = reader.receive(1)
     assert only["payload"] == "yes"
-    source.ack(only)
+    reader.ack(only)
     topic.wait_committed(4)  # two records and two markers: nothing is left as lag
-    source.wait_stats(lag=0)
+    reader.wait_stats(lag=0)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -248,21 +150,9 @@ def test_aborted_transactions_are_not_read(make_topic: MakeTopic, make_source: M
 # -------------------------------------------------------------------------------------------------
 
 
-def test_events_are_applied_once_and_in_order(topic: Topic, target: Target, consume: Consume) -> None:
-    ids = [topic.send_event(f"k{n % 7}", n // 7 + 1) for n in range(700)]
-    topic.flush()
-    consumer = consume(**consumer_options(topic))
-    consumer.wait_for("all to be applied", applied=700)
-    target.wait_applied(ids)
-    check_order(target)
-    topic.wait_committed(700)
-    assert consumer.stop()["duplicates"] == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("offsets_in_database", [0, 1])
+@pytest.mark.parametrize("offsets_in_database", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_rebalance_loses_nothing_and_applies_nothing_twice(
-    topic: Topic, target: Target, consume: Consume, load: Load, offsets_in_database: int
+    topic: KafkaSource, target: Target, consume: Consume, load: Load, offsets_in_database: int
 ) -> None:
     options = consumer_options(topic, kafka_offsets_in_database=offsets_in_database)
     consumers = [consume(**options)]
@@ -277,15 +167,15 @@ def test_a_rebalance_loses_nothing_and_applies_nothing_twice(
     topic.wait_members(2)
     wait_applied(target, 100)
     target.wait_applied(load.stop())
-    check_order(target)
-    topic.wait_all_committed()
+    target.check_order()
+    topic.wait_settled()
     states += [consumer.stop() for consumer in consumers]
     assert sum(state["applied"] for state in states) == len(load.ids)
     # Some may have come twice, without an effect: what was begun was waited for, but librdkafka refuses its
     # commit while another member has yet to join.
 
 
-def test_a_killed_consumer(topic: Topic, target: Target, consume: Consume, load: Load) -> None:
+def test_a_killed_consumer(topic: KafkaSource, target: Target, consume: Consume, load: Load) -> None:
     consumers = [consume(**consumer_options(topic)) for _ in range(2)]
     topic.wait_members(2)
     wait_applied(target, 100)
@@ -294,21 +184,20 @@ def test_a_killed_consumer(topic: Topic, target: Target, consume: Consume, load:
     wait_applied(target, 100)
     topic.wait_members(2)
     target.wait_applied(load.stop())
-    check_order(target)
-    topic.wait_all_committed()
+    target.check_order()
+    topic.wait_settled()
 
 
 @pytest.mark.long
-@pytest.mark.slow
-def test_the_broker_restarts(server: KafkaServer, topic: Topic, target: Target, consume: Consume, load: Load) -> None:
+def test_the_broker_restarts(topic: KafkaSource, target: Target, consume: Consume, load: Load) -> None:
     consumer = consume(**consumer_options(topic))
     wait_applied(target, 100)
-    server.kill()
-    server.start()
+    topic.broker.kill()
+    topic.broker.start()
     wait_applied(target, 100)
     target.wait_applied(load.stop())
-    check_order(target)
-    topic.wait_all_committed()
+    target.check_order()
+    topic.wait_settled()
     assert consumer.state()["source_reconnects"] == 0, "librdkafka connects again by itself"
 
 
@@ -389,13 +278,13 @@ def test_handlers_that_are_slower_than_the_poll_interval(
 # -------------------------------------------------------------------------------------------------
 
 
-def saved(target: Target, topic: Topic) -> dict[int, int]:
+def saved(target: Target, topic: KafkaSource) -> dict[int, int]:
     rows = target.execute("SELECT subscription, message_id FROM inbox.offsets WHERE consumer = 'c'")
     prefix = f"kafka://{topic.group}/{topic.name}/"
     return {int(name.removeprefix(prefix)): int(id) for name, id in rows if name.startswith(prefix)}
 
 
-def test_offsets_in_the_database(topic: Topic, target: Target, consume: Consume) -> None:
+def test_offsets_in_the_database(topic: KafkaSource, target: Target, consume: Consume) -> None:
     """The database is right: the offsets of the group were deleted."""
     options = consumer_options(topic, kafka_offsets_in_database=1, housekeeping_interval=200)
     ids = [topic.send_event(f"k{n}", 1) for n in range(300)]
@@ -414,7 +303,7 @@ def test_offsets_in_the_database(topic: Topic, target: Target, consume: Consume)
     assert consumer.stop()["received"] == 50
 
 
-def test_the_database_is_older_than_the_group(topic: Topic, target: Target, consume: Consume) -> None:
+def test_the_database_is_older_than_the_group(topic: KafkaSource, target: Target, consume: Consume) -> None:
     """It was restored from a backup: what is missing in it is read again."""
     options = consumer_options(topic, kafka_offsets_in_database=1, housekeeping_interval=200)
     ids = [topic.send_event(f"k{n}", 1) for n in range(100)]
@@ -441,7 +330,7 @@ def test_the_database_is_older_than_the_group(topic: Topic, target: Target, cons
     target.wait_applied(ids + more)
 
 
-def test_the_database_is_away_when_a_partition_comes(topic: Topic, target: Target, consume: Consume) -> None:
+def test_the_database_is_away_when_a_partition_comes(topic: KafkaSource, target: Target, consume: Consume) -> None:
     ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
     topic.flush()
     target.execute(f"ALTER ROLE {target.role} NOLOGIN")
@@ -457,11 +346,11 @@ def test_the_database_is_away_when_a_partition_comes(topic: Topic, target: Targe
 
 
 @pytest.mark.parametrize("offsets_in_database", [0, 1])
-def test_going_back(topic: Topic, target: Target, consume: Consume, offsets_in_database: int) -> None:
+def test_going_back(topic: KafkaSource, target: Target, consume: Consume, offsets_in_database: int) -> None:
     options = consumer_options(topic, kafka_offsets_in_database=offsets_in_database, housekeeping_interval=200)
     times = [1_700_000_000_000 + n * 1000 for n in range(60)]
     for n, timestamp in enumerate(times):
-        topic.send(f"k{n}", str(n), timestamp=timestamp)
+        topic.produce(f"k{n}", str(n), timestamp=timestamp)
     topic.flush()
     consumer = consume(**options)
     consumer.wait_for("all", applied=60)
@@ -478,8 +367,7 @@ def test_going_back(topic: Topic, target: Target, consume: Consume, offsets_in_d
     consumer.stop()
 
 
-@pytest.mark.long
-def test_going_back_takes_all_partitions(topic: Topic, target: Target, consume: Consume) -> None:
+def test_going_back_takes_all_partitions(topic: KafkaSource, target: Target, consume: Consume) -> None:
     only = topic.send_event("a", 1)
     topic.flush()
     consumers = [consume(**consumer_options(topic, housekeeping_interval=200)) for _ in range(2)]
@@ -494,42 +382,42 @@ def test_going_back_takes_all_partitions(topic: Topic, target: Target, consume: 
     )  # fmt: skip
 
 
-def test_lag(make_topic: MakeTopic, make_source: MakeSource) -> None:
+def test_lag(make_topic: MakeTopic) -> None:
     topic = make_topic(2)
     for n in range(10):
-        topic.send("a", str(n), partition=n % 2)
+        topic.produce("a", str(n), partition=n % 2)
     topic.flush()
-    source = make_source(topic)
-    received = source.receive(10)
-    source.wait_stats(lag=10, outstanding=10, partitions=2)
-    source.ack(*received[:4])
-    source.wait_stats(lag=6, outstanding=6, acked=4)
-    source.ack(*received[4:])
-    source.wait_stats(lag=0, outstanding=0)
+    reader = topic.read()
+    received = reader.receive(10)
+    reader.wait_stats(lag=10, outstanding=10, partitions=2)
+    reader.ack(*received[:4])
+    reader.wait_stats(lag=6, outstanding=6, acked=4)
+    reader.ack(*received[4:])
+    reader.wait_stats(lag=0, outstanding=0)
     topic.wait_committed(10)
 
 
-def test_memory_is_bounded(make_topic: MakeTopic, make_source: MakeSource) -> None:
+def test_memory_is_bounded(make_topic: MakeTopic) -> None:
     """Nobody receives: a part of the topic is fetched, and it goes on afterwards."""
     topic = make_topic(4)
     for n in range(400):
-        topic.send("a", bytes(100_000), partition=n % 4)
+        topic.produce("a", bytes(100_000), partition=n % 4)
     topic.flush()
-    source = make_source(topic, prefetch_bytes=1 << 20)
-    source.wait_stats(partitions=4)
-    wait_until(lambda: source.stats()["waiting"], lambda n: n >= 10, what="records to be read")
-    memory = wait_until(lambda: memory_of(source), what="its memory")
-    assert source.stats()["waiting"] * 100_000 < 10 << 20
+    reader = topic.read(prefetch_bytes=1 << 20)
+    reader.wait_stats(partitions=4)
+    wait_until(lambda: reader.stats()["waiting"], lambda n: n >= 10, what="records to be read")
+    memory = wait_until(lambda: memory_of(reader), what="its memory")
+    assert reader.stats()["waiting"] * 100_000 < 10 << 20
     assert memory < 60 << 20, "it has fetched the whole topic"
-    received = source.receive(400, most=50)
+    received = [delivery for _ in range(8) for delivery in reader.take(50)]
     for partition in range(4):
         offsets = [int(each["message_id"].rpartition("/")[2]) for each in received
                    if each["message_id"].startswith(f"{topic.name}/{partition}/")]  # fmt: skip
         assert offsets == list(range(100))
 
 
-def memory_of(source: KafkaSource) -> int:
-    status = Path(f"/proc/{source.process.pid}/status").read_text()
+def memory_of(reader: Reader) -> int:
+    status = Path(f"/proc/{reader.process.pid}/status").read_text()
     return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
@@ -538,35 +426,21 @@ def memory_of(source: KafkaSource) -> int:
 # -------------------------------------------------------------------------------------------------
 
 
-def secured(server: KafkaServer, listener: str, **options: object) -> dict[str, object]:
-    return {"brokers": f"127.0.0.1:{server.ports[listener]}", **options}
-
-
-def test_login(server: KafkaServer, topic: Topic, make_source: MakeSource) -> None:
-    topic.send("a", "1")
-    topic.flush()
-    login = {"sasl_mechanism": "PLAIN", "user": "alice"}
-    source = make_source(topic, **secured(server, "sasl", **login, password=USERS["alice"]))
-    source.receive(1)
-    error = make_source(topic, **secured(server, "sasl", **login, password="wrong")).receive_error()
-    assert error["transient"] is False and "uthentication" in error["error"]
-    assert "wrong" not in error["error"]
-
-
-def test_tls(server: KafkaServer, topic: Topic, make_source: MakeSource) -> None:
-    topic.send("a", "1")
+def test_tls(topic: KafkaSource) -> None:
+    server = topic.broker
+    topic.produce("a", "1")
     topic.flush()
     trusting = {"tls": 1, "ca_file": server.certificates.authority}
     client = {"certificate_file": server.certificates.certificate, "private_key_file": server.certificates.key}
-    source = make_source(topic, **secured(server, "tls", **trusting))
-    source.receive(1)
-    source.close()
-    make_source(topic, **secured(server, "mutual", **trusting, **client)).receive(1)
-    error = make_source(topic, **secured(server, "tls", tls=1)).receive_error()
+    reader = topic.read(**topic.listener("tls"), **trusting)
+    reader.receive(1)
+    reader.close()
+    topic.read(**topic.listener("mutual"), **trusting, **client).receive(1)
+    error = topic.read(**topic.listener("tls"), tls=1).receive_error()
     assert error["transient"] is False and "SSL" in error["error"]
 
 
-def test_a_group_that_is_forbidden(server: KafkaServer, topic: Topic, make_source: MakeSource) -> None:
+def test_logins_and_a_group_that_is_forbidden(topic: KafkaSource) -> None:
     from confluent_kafka.admin import (
         AclBinding,
         AclOperation,
@@ -575,34 +449,36 @@ def test_a_group_that_is_forbidden(server: KafkaServer, topic: Topic, make_sourc
         ResourceType,
     )  # fmt: skip
 
+    topic.produce("a", "1")
+    topic.flush()
+    topic.read(**topic.login("alice", USERS["alice"])).receive(1)
     acl = AclBinding(ResourceType.GROUP, topic.group, ResourcePatternType.LITERAL, "User:bob", "*",
                      AclOperation.READ, AclPermissionType.DENY)  # fmt: skip
     topic.admin.create_acls([acl])[acl].result()
-    login = {"sasl_mechanism": "PLAIN", "user": "bob", "password": USERS["bob"]}
-    error = make_source(topic, **secured(server, "sasl", **login)).receive_error()
+    error = topic.read(**topic.login("bob", USERS["bob"])).receive_error()
     assert error["transient"] is False and "authoriz" in error["error"].lower()
 
 
-def test_a_topic_that_comes_later(topic: Topic, make_source: MakeSource) -> None:
+def test_a_topic_that_comes_later(topic: KafkaSource) -> None:
     from confluent_kafka.admin import NewTopic
 
     later = f"{topic.name}-later"
-    source = make_source(topic, topics=later, **{"topic.metadata.refresh.interval.ms": 500})
-    wait_until(source.log, lambda log: later in log, timeout=60, what="a warning")
+    reader = topic.read(topics=later, **{"topic.metadata.refresh.interval.ms": 500})
+    wait_until(reader.log, lambda log: later in log, timeout=60, what="a warning")
     topic.admin.create_topics([NewTopic(later, 1, 1)])[later].result()
     topic.producer.produce(later, b"1")
     topic.flush()
-    source.receive(1)
+    reader.receive(1)
 
 
-def test_wrong_options(topic: Topic, make_source: MakeSource) -> None:
+def test_wrong_options(topic: KafkaSource) -> None:
     for wrong, message in (
         ({"topics": ""}, "topics is empty"),
         ({"sasl_mechanism": "PLAIN"}, "need each other"),
         ({"enable.auto.commit": "true"}, "sets the property"),
     ):
-        source = make_source(topic, opened=False, **wrong)
-        assert source.process.wait(60) == 1
-        assert message in source.log()
-    source = make_source(topic, opened=False, **{"no.such.property": "1"})
-    assert source.command("open")["transient"] is False
+        reader = topic.read(opened=False, **wrong)
+        assert reader.process.wait(60) == 1
+        assert message in reader.log()
+    reader = topic.read(opened=False, **{"no.such.property": "1"})
+    assert reader.command("open")["transient"] is False

