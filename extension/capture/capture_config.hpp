@@ -56,7 +56,7 @@ struct Capture {
     CaptureColumn* columns;
     int column_count;
     AttrNumber last_column;
-    List* condition;                    // as planned; NIL if all rows are captured
+    List* condition;                           // as planned; NIL if all rows are captured
     mutable CaptureCondition* idle_condition;  // nullptr if none is free
 };
 

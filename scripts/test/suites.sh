@@ -68,7 +68,8 @@ run_threads() {
     build_targets "$threads"
     run_ctest "$threads" threads
     OUTBOX_CLIENT_BUILD=$threads TSAN_OPTIONS="halt_on_error=1 suppressions=$repository/tests/thread_suppressions" \
-        run_pytest threads-system --dist loadfile "$tests"/test_{consumer,trouble,pull_source,sqs,pubsub_source}.py
+        run_pytest threads-system --dist loadfile "$tests"/test_{consumer,trouble,pull_source,sqs,pubsub_source}.py \
+        "$tests/test_source_conformance.py" -k 'not conformance or pull or sqs'
 }
 
 run_regress() { # run_regress [OPTION]: of run.sh

@@ -171,7 +171,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def share_of(nodeid: str) -> str:
     """The conformance tests of a sink or a source are a share of their own."""
     file = file_of(nodeid)
-    return f"{file} {parameters_of(nodeid)[0]}" if file.endswith("conformance.py") else file
+    return f"{file} {parameters_of(nodeid)[0]}" if "conformance" in file else file
 
 
 @pytest.hookimpl(optionalhook=True)

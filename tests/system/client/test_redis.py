@@ -19,7 +19,7 @@ from sinks import redis_server, servers
 from sinks.redis_server import RedisServer
 from sinks.test_redis import Cluster as RedisCluster
 from sinks.test_redis import client_certificate
-from waiting import SECOND, wait_until
+from waiting import wait_until
 
 from .conftest import Consume, MakeSource
 from .consumer import Target
