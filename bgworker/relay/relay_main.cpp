@@ -579,8 +579,10 @@ static void tell_to_leave(SIGNAL_ARGS) {
     errno = saved_errno;
 }
 
+// A second SIGTERM changes nothing: in a fast shutdown one may come from the postmaster and another
+// from a session. `too_late` ends what takes too long.
 [[noreturn]] static void leave() {
-    pqsignal(SIGTERM, die);
+    pqsignal(SIGTERM, SIG_IGN);
     QueryCancelPending = false;
     ProcDiePending = false;
     const Relay& relay = home->relay;

@@ -13,7 +13,7 @@ import pytest
 
 from cluster import MakeCluster
 from database import Database, NewDatabase, create_database, enqueue
-from processes import wait_until_quiet, wake_ups
+from processes import process_exists, wait_until_quiet, wake_ups
 from receiver import Gate, Receiver, everything, subject
 from waiting import SECOND, Stopwatch, stays, wait_until
 
@@ -377,6 +377,24 @@ def test_a_relay_that_is_told_to_end_while_it_reads_saves_its_cursor(
             lambda count: count == 0, what="the relay to end",
         )  # fmt: skip
     db.wait_for_worker("relay", other_than=relay)
+    arrive(receiver, arrived + db.enqueue("last"))
+
+
+@pytest.mark.worker
+@pytest.mark.extension("outbox-relay is a process of another user")
+def test_a_relay_that_is_told_to_end_again_and_again_saves_its_cursor(
+    new_database: NewDatabase, receiver: Receiver, http: None
+) -> None:
+    db = new_database(SAVED_AT_THE_END)
+    db.add_destination("d", receiver.url())
+    arrived: list[str] = []
+    for _ in range(5):
+        arrived += db.enqueue(count=20, first=len(arrived) + 1)
+        db.wait_settled()
+        relay = db.wait_for_worker("relay")
+        while process_exists(relay):
+            db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s", (relay,))
+        db.wait_for_worker("relay", other_than=relay)
     arrive(receiver, arrived + db.enqueue("last"))
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,21 @@ def verified_by_python(request: Request, key: str) -> bool:
         return False
 
 
-def verified_by_javascript(installation: Installation, requests: list[Request], key: str) -> list[str]:
+# Each says what the library of the standard answers to these requests.
+Library = Callable[[Installation, list[Request], str], set[str]]
+
+
+def by_python(installation: Installation, requests: list[Request], key: str) -> set[str]:
+    return {"ok" if verified_by_python(request, key) else "No matching signature found" for request in requests}
+
+
+def by_javascript(installation: Installation, requests: list[Request], key: str) -> set[str]:
     script = installation.build / "servers/webhooks/verify.js"
     if not script.exists() or not shutil.which("node"):
         pytest.skip("NOT TESTED: no Node.js, or scripts/test.sh did not install standardwebhooks from npm")
     given = [{"secret": key, "headers": r.headers, "body": r.body.decode()} for r in requests]
     ran = subprocess.run(["node", str(script)], input=json.dumps(given).encode(), capture_output=True, check=True)
-    return json.loads(ran.stdout)
+    return set(json.loads(ran.stdout))
 
 
 def key_pair(letter: str) -> tuple[str, Any]:
@@ -110,9 +119,10 @@ def verified_by_key(request: Request, key: Any) -> bool:
 # -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("library", [by_python, pytest.param(by_javascript, marks=pytest.mark.long)])
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_libraries_of_receivers_accept_a_signature(
-    db: Database, receiver: Receiver, installation: Installation, format: str
+    db: Database, receiver: Receiver, installation: Installation, format: str, library: Library
 ) -> None:
     add(db, receiver, format=format, signing_secret=secret("a"))
     began = int(time.time())
@@ -122,11 +132,9 @@ def test_the_libraries_of_receivers_accept_a_signature(
     )
     db.execute("SELECT outbox.enqueue('item', 'none', 'changed', NULL::jsonb)")
     db.wait_published(21)
-    assert all(verified_by_python(request, secret("a")) for request in receiver.requests)
-    assert not any(verified_by_python(request, secret("b")) for request in receiver.requests)
     assert all(began <= int(r.headers["webhook-timestamp"]) <= time.time() for r in receiver.requests)
-    assert set(verified_by_javascript(installation, receiver.requests, secret("a"))) == {"ok"}
-    assert set(verified_by_javascript(installation, receiver.requests, secret("b"))) == {"No matching signature found"}
+    assert library(installation, receiver.requests, secret("a")) == {"ok"}
+    assert library(installation, receiver.requests, secret("b")) == {"No matching signature found"}
 
 
 def test_a_public_key_verifies_what_the_private_key_has_signed(db: Database, receiver: Receiver) -> None:

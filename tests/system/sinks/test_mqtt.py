@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from database import Database
+from long_run import all_in_long_run
 from waiting import wait_until
 
 from .conftest import MakeSink, running
@@ -28,7 +29,7 @@ def db(database: Database) -> Database:
     return database
 
 
-@pytest.fixture(params=[MqttSink, MochiSink], ids=lambda kind: kind.name)
+@pytest.fixture(params=all_in_long_run([MqttSink, MochiSink], short=[MqttSink]), ids=lambda kind: kind.name)
 def mqtt(database: Database, make_sink: MakeSink, request: pytest.FixtureRequest) -> MqttSink:
     """The sink with each of the brokers."""
     sink = make_sink(request.param, database)
