@@ -36,6 +36,8 @@ OTHER_SERVERS: dict[str, type[Source]] = {
     "nats-current": CurrentNatsSource, "sqs-elasticmq": ElasticMqSource,
     "sqs-standard-elasticmq": StandardElasticMqSource, "pubsub-emulator": EmulatorSource,
 }  # fmt: skip
+# These share their code with a source before them, so they belong to the long run where that one can do the same.
+RELATED = {"rabbitmq-classic": RabbitmqSource, "sqs-standard": SqsSource}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,7 +50,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parameters = []
     for name, kind in kinds.items():
         if not needed & set(kind.cannot):
-            is_long = name in OTHER_SERVERS or needed & set(kind.dear)
+            related = name in RELATED and not needed & set(RELATED[name].cannot)
+            is_long = name in OTHER_SERVERS or related or needed & set(kind.dear)
             parameters.append(pytest.param(kind, id=name, marks=[pytest.mark.long] if is_long else []))
     metafunc.parametrize("source", parameters, indirect=True)
 
