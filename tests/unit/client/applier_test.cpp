@@ -203,7 +203,7 @@ TEST_F(ApplierTest, AFailureIsRolledBackAndHoldsBackItsKeyOnly) {
     EXPECT_THAT(effects(), ElementsAre(1, 4, 2, 3));
 }
 
-TEST_F(ApplierTest, WhatAHandlerThrowsIsAFailureWhateverItHasWritten) {
+TEST_F(ApplierTest, AnExceptionOfAHandlerUndoesItsWrites) {
     struct NoException {};
     handler = [](Transaction& transaction, const Event& event) {
         transaction.execute("INSERT effect", {event.id});
@@ -397,7 +397,7 @@ TEST_F(ApplierTest, StatementsThatMustBePreparedAgain) {
     EXPECT_EQ(server.count("fail_event"), 0u);
 }
 
-TEST_F(ApplierTest, WhatWaitingCannotRepairEndsIt) {
+TEST_F(ApplierTest, AnErrorThatNeedsAnOperatorEndsTheApplier) {
     for (const char* sqlstate : {"3F000", "42883", "42501"}) {
         server.on("inbox.begin_events", ScriptedPostgresql::error(sqlstate), 1);
         auto batch = items({{"a", {1}}});
@@ -471,7 +471,7 @@ TEST_F(ApplierTest, ACarefulCommitInDoubtIsLookedUp) {
 }
 
 // Such as after an error that a handler has hidden from the library.
-TEST_F(ApplierTest, ACommitThatRolledBackIsNone) {
+TEST_F(ApplierTest, ACommitThatRolledBackDoesNotCount) {
     server.on("COMMIT", ScriptedPostgresql::Answer{.tag = "ROLLBACK"},
               2);  // at once, and carefully
     auto batch = items({{"a", {1}}});

@@ -174,7 +174,7 @@ TEST_F(PullTest, NothingIsSaidAboutALeaseThatDidNotArrive) {
     EXPECT_THAT(said(), IsEmpty());
 }
 
-TEST_F(PullTest, WhatWaitingCannotRepairIsNotTransient) {
+TEST_F(PullTest, AnErrorThatNeedsAnOperatorIsNotTransient) {
     for (const auto& [sqlstate, transient] : {std::pair{"42704", false},
                                               {"42501", false},
                                               {"42883", false},
@@ -240,7 +240,7 @@ TEST_F(PullTest, ALeaseIsAcknowledgedWhenAllUnderItIs) {
     EXPECT_THAT(said(), ElementsAre("ack b", "ack a"));
 }
 
-TEST_F(PullTest, ARefusalTakesAlongWhatStandsBehindIt) {
+TEST_F(PullTest, GivingBackADeliveryGivesBackLaterOnesOfItsKey) {
     open();
     const auto a = receive(0xa, {1, 2, 3, 4});
     server.on("outbox.nack", {.columns = {"nack"}, .rows = {{uuid('3')}}});  // behind the second

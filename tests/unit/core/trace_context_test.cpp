@@ -66,7 +66,7 @@ TEST(TraceContext, KeysHaveAnyOrderAndValuesAreEncoded) {
               "");
 }
 
-TEST(TraceContext, MalformedCommentIsNone) {
+TEST(TraceContext, AMalformedCommentIsIgnored) {
     for (const char* statement :
          {"", "*/", "/*", "/*/", "/**/", "; ;", "/*traceparent*/", "/*traceparent=*/",
           "/*traceparent='*/", "/*traceparent=''*/", "/*traceparent='%'*/", "/*traceparent='\\'*/",

@@ -586,7 +586,7 @@ TEST_F(Http2TransportTest, WhatCameBeforeTheEndIsRead) {
     run_to_the_end();
 }
 
-TEST_F(Http2TransportTest, WhereNobodyListensIsAFailure) {
+TEST_F(Http2TransportTest, AClosedPortIsAFailure) {
     {
         Http2Peer gone;
         TransportConfig config = transport_config(options_, clock_, gone.url(), 1);
@@ -753,7 +753,7 @@ TEST_F(Http2TransportTest, RandomBytesEndEachRequestOnce) {
 
 // -- servers that say nothing ---------------------------------------------------------------------
 
-TEST_F(Http2TransportTest, AServerThatSaysNothingIsLeft) {
+TEST_F(Http2TransportTest, ASilentServerIsDisconnected) {
     peer_.speaks = false;
     make();
     Exchange& exchange = send();

@@ -83,7 +83,7 @@ TEST_F(StreamTest, BytesGoBothWays) {
 }
 
 // Options refuse them, but a peer may name one.
-TEST_F(StreamTest, WhatIsNotAHostIsAFailure) {
+TEST_F(StreamTest, AnInvalidHostNameIsAFailure) {
     for (const char* host : {"", "a b", "127.0.0.1/", "u@127.0.0.1", "[", "a:b", "%"})
         for (const bool tls : {false, true}) {
             host_ = host;

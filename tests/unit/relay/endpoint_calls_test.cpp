@@ -113,7 +113,7 @@ TEST(EndpointCalls, AnAnswer) {
     EXPECT_EQ(answer->fetched[1].due_in, seconds(1));
 }
 
-TEST(EndpointCalls, AnEventThatLacksAValueIsNoAnswer) {
+TEST(EndpointCalls, AnAnswerWithAnIncompleteEventIsRejected) {
     auto event = event_for("acme", 5, 0);
     event[position + 1] = std::nullopt;
     EXPECT_FALSE(calls::answer_of(make_rows(columns, {event})));

@@ -33,7 +33,7 @@ TEST(FlatJson, WhatIsNotAnObjectIsRefused) {
         EXPECT_FALSE(read_flat_json(text, members)) << text;
 }
 
-TEST(FlatJson, AtMostSoManyMembersAreKept) {
+TEST(FlatJson, AtMostMaxMembersAreKept) {
     std::vector<FlatMember> members;
     ASSERT_TRUE(read_flat_json(R"({"a": 1, "b": 2, "c": 3})", members, 2));
     EXPECT_EQ(members.size(), 2u);

@@ -173,7 +173,7 @@ TEST_F(Http, ASlowClientHasLimitedTime) {
     EXPECT_EQ(client.receive(), "");
 }
 
-TEST_F(Http, AClientThatDoesNotReadHarmsNobody) {
+TEST_F(Http, AClientThatDoesNotReadDelaysNoOther) {
     ProcessFigures many;
     many.databases = {{.name = "orders"}};
     for (int i = 0; i < 5000; i++)

@@ -89,7 +89,7 @@ TEST_F(LogLines, TextFromOutsideIsOneLineOfLimitedLength) {
     }
 }
 
-TEST_F(LogLines, APipeThatNobodyReadsStopsNothing) {
+TEST_F(LogLines, AFullPipeDropsLinesAndBlocksNothing) {
     Log log(LogFormat::text, LogLevel::info, pipe_[1]);
     for (int i = 0; i < 5000; i++)
         log.info({}, "a line of a certain length, so that the pipe is full soon");

@@ -149,7 +149,7 @@ TEST_F(PartitionsTest, ATransactionSavesWhereItLeadsTo) {
     EXPECT_THAT(positions({&taken[1]}), ElementsAre("s/t/0=3"));
 }
 
-TEST_F(PartitionsTest, WhatNoTransactionSavedIsSavedApart) {
+TEST_F(PartitionsTest, APositionThatNoTransactionHasSavedIsSavedSeparately) {
     partitions.add(first, 0);
     read(first, {0, 1});
     const std::vector<Delivery> taken = take();

@@ -97,7 +97,7 @@ TEST(KafkaRecord, OfDebezium) {
     EXPECT_THAT(event.headers, UnorderedElementsAre(Pair("tenant", "t1"), Pair("x", "y")));
 }
 
-TEST(KafkaRecord, AHeaderThatIsCalledIdAndIsNoUuidIdentifiesNothing) {
+TEST(KafkaRecord, AHeaderIdThatIsNotAUuidIsNotTheEventId) {
     const Event event = event_of(record({{"id", "17"}, {"headers", "{}"}}));
     EXPECT_THAT(event.headers, UnorderedElementsAre(Pair("id", "17"), Pair("headers", "{}")));
     EXPECT_NE(event.id, event_of([] {

@@ -56,7 +56,7 @@ TEST(NatsClaims, MessagesAreHeldUntilTheyAreSettled) {
     EXPECT_EQ(claims.held(), 1u);
 }
 
-TEST(NatsClaims, WhatComesAgainWhileItIsHeldIsOneMessage) {
+TEST(NatsClaims, AHeldMessageThatComesAgainIsHandedOutOnce) {
     Claims claims;
     claims.add(message(1, "a"), 0);
     const std::vector<Delivery> taken = claims.take(10);

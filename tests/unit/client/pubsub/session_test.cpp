@@ -427,7 +427,7 @@ TEST_F(PubSubSessionTest, WhatIsNotHeldIsNotSettled) {
 
 constexpr Delivering ordered{.ordered = true};
 
-TEST_F(PubSubSessionTest, WhatIsGivenBackTakesAlongWhatFollowsInItsKey) {
+TEST_F(PubSubSessionTest, GivingBackAMessageGivesBackLaterOnesOfItsKey) {
     open().send(response(
         {{"1", "a"}, {"2", "a"}, {"3", "a"}, {"4", "b"}, {"5", "a"}, {"6", "a"}, {"7"}}, ordered));
     wait_stats([](const PubSubStats& stats) { return stats.waiting == 7; });
@@ -456,7 +456,7 @@ TEST_F(PubSubSessionTest, WhatOvertakesAMessageThatWasGivenBackIsGivenBack) {
     EXPECT_THAT(ids(receive(4)), ElementsAre("1", "2", "3", "5"));
 }
 
-TEST_F(PubSubSessionTest, WhenTheFirstWentElsewhereItsKeyGoesOn) {
+TEST_F(PubSubSessionTest, AKeyContinuesIfItsFirstMessageWentToAnotherConsumer) {
     ScriptedStream& stream = open();
     stream.send(response(numbered(2, 1, "a"), ordered));
     source->nack(receive(2));
@@ -707,7 +707,7 @@ TEST_F(PubSubSessionTest, CloseEndsAReceiveThatWaits) {
 
 // No thread of gRPC may be the last to let go of a channel. If one is, it ends the queue that it
 // serves, and the process crashes, often in what comes next.
-TEST(PubSubStream, HasLetGoOfItsChannelWhenItSaysThatItHasEnded) {
+TEST(PubSubStream, ReleasesItsChannelBeforeItReportsItsEnd) {
     ScriptedPubSub service;
     PubSubOptions options{.project = "p", .subscription = "sub"};
     options.emulator_host = service.address();
@@ -769,7 +769,7 @@ TEST(PubSubOptionsTest, AreChecked) {
     }
 }
 
-TEST(PubSubOptionsTest, AKeyFileThatIsNoneIsAnErrorForGood) {
+TEST(PubSubOptionsTest, AnInvalidKeyFileIsAPermanentError) {
     const std::string path = testing::TempDir() + "key-" + std::to_string(getpid()) + ".json";
     for (const char* text : {"", "{}", R"({"type": "service_account"})"}) {
         std::ofstream(path) << text;

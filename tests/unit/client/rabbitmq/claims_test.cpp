@@ -27,7 +27,7 @@ class RabbitmqClaims : public testing::Test {
     Claims claims_;
 };
 
-TEST_F(RabbitmqClaims, OneAcknowledgementIsForAllBeforeTheFirstThatIsHeld) {
+TEST_F(RabbitmqClaims, OneAcknowledgementCoversAllMessagesBeforeTheFirstHeldOne) {
     const std::vector<Delivery> out = hand_out(1, 6);
     for (const int i : {0, 1, 2, 4})
         claims_.ack({&out[static_cast<std::size_t>(i)], 1});

@@ -60,7 +60,7 @@ TEST(RedisClaims, WhatIsGivenBackComesBeforeLaterOnes) {
     EXPECT_EQ(claims.waiting_bytes(), 0u);
 }
 
-TEST(RedisClaims, WhatComesAgainWhileItIsHeldIsOneEntry) {
+TEST(RedisClaims, AHeldEntryThatComesAgainIsHandedOutOnce) {
     Claims claims(interval);
     add(claims, 1);
     take(claims);

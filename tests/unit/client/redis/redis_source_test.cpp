@@ -286,7 +286,7 @@ TEST(RedisSourceTest, GoesOnAfterNonsenseInAnyAnswer) {
 }
 
 // A peer that sends more than was asked for gets no more memory than an answer may have.
-TEST(RedisSourceTest, AnswersThatNobodyAskedFor) {
+TEST(RedisSourceTest, UnrequestedAnswersAreDropped) {
     ScriptedRedis redis;
     redis.on([&](const Command& command) {
         Answer answer = idle(command);

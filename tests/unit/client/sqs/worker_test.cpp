@@ -332,7 +332,7 @@ TEST_F(SqsWorkerTest, WhatIsGivenBackIsVisibleAtOnce) {
 }
 
 // What has been received behind it must not be handled before it.
-TEST_F(SqsWorkerTest, AMessageOfAGroupTakesAlongWhatStandsBehindIt) {
+TEST_F(SqsWorkerTest, GivingBackAMessageGivesBackLaterOnesOfItsGroup) {
     make(true, 2);
     open();
     wait_for(receive_message, 2);

@@ -39,7 +39,7 @@ TEST(AwsVerdict, OfARequestGoesByItsCode) {
     EXPECT_FALSE(verdict_of_request(400, "InvalidParameterValue").permanent);
 }
 
-TEST(AwsVerdict, OfARequestGoesByItsStatusWhereTheCodeSaysNothing) {
+TEST(AwsVerdict, OfAnUnknownCodeFollowsTheHttpStatus) {
     const auto fate = [](int status) { return verdict_of_request(status, "").fate; };
     EXPECT_EQ(fate(400), Fate::refused);
     EXPECT_EQ(fate(413), Fate::refused);

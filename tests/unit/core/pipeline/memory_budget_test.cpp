@@ -75,7 +75,7 @@ TEST_F(MemoryBudgetTest, ManyThatTakeAllTheyCanLeaveSomethingToTheNext) {
                 static_cast<double>(blocks) / 20, 2);
 }
 
-TEST_F(MemoryBudgetTest, NobodyWaitsForOthersWhenNothingIsLeft) {
+TEST_F(MemoryBudgetTest, APipelineReadsEvenIfNothingIsLeft) {
     MemoryCharge others(&budget);
     others.set(100 * MB);
     Destination one = destination();

@@ -564,14 +564,14 @@ TEST_F(PipelineFailure, EachFailureIsCountedAndTheLastErrorIsKept) {
 
 class PipelineDeadline : public PipelineTest {};
 
-TEST_F(PipelineDeadline, IsTheSinksWhenAllIsWell) {
+TEST_F(PipelineDeadline, IsThatOfTheSinkWithoutABackOff) {
     start(single_events);
     EXPECT_EQ(pipeline->deadline(), never);
     sink->set_deadline(clock.now() + seconds(7));
     EXPECT_EQ(pipeline->deadline(), clock.now() + seconds(7));
 }
 
-TEST_F(PipelineDeadline, IsTheEarlierOfTheSinksAndTheEndOfTheBackOff) {
+TEST_F(PipelineDeadline, IsTheSinksOrTheEndOfTheBackOffWhicheverIsEarlier) {
     start(single_events, {.backoff_base = seconds(10), .backoff_cap = seconds(10)});
     window({{{1}, {2}}});
     step();

@@ -319,7 +319,7 @@ TEST_F(PipelineTrouble, AnEventThatFindsNoConnectionIsNotAtFault) {
     }
 }
 
-TEST_F(PipelineTrouble, OneLostAnswerIsNotHeldAgainstARetry) {
+TEST_F(PipelineTrouble, OneLostAnswerDoesNotCountAsAnAttemptOfARetry) {
     start(single_events);
     EventBlock* block = block_of({{1, "a"}});
     block->events().front().has_failed = true;

@@ -387,7 +387,7 @@ TEST_F(AwsSinkTest, AsksAgainWhenTheQueueIsGone) {
     EXPECT_THAT(peer_.requests().back(), HasSubstr("http://there/2/video-events"));
 }
 
-TEST_F(AwsSinkTest, AQueueThatCannotBeFoundIsTheDestinationsFailure) {
+TEST_F(AwsSinkTest, AMissingQueueMakesTheDestinationUnavailable) {
     create("sqs://eu-west-1");
     peer_.then(sqs_error(400, "QueueDoesNotExist"));
     EXPECT_THAT(send(batch(1)).error, HasSubstr("HTTP 400 QueueDoesNotExist"));

@@ -209,7 +209,7 @@ TEST_F(EventBridgeSinkTest, LooksAgainWhenABatchFindsNoBus) {
                                                 "PutEvents"));
 }
 
-TEST_F(EventBridgeSinkTest, DoesNotLookIfItIsToldNotTo) {
+TEST_F(EventBridgeSinkTest, DoesNotCheckTheBusIfTheOptionIsOff) {
     create(eventbridge, {{"event_bus", "orders"}, {"verify_bus", "off"}});
     peer_.then(results({taken(0)}));
     EXPECT_EQ(send(batch(1)).fate, Fate::confirmed);

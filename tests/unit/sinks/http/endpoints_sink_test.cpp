@@ -375,7 +375,7 @@ TEST_F(EndpointsSinkTest, AnEventThatIsTooLargeIsRefusedForGood) {
     EXPECT_EQ(tables_.at("acme").deliveries.at(1).attempts, 1);
 }
 
-TEST_F(EndpointsSinkTest, NoEventIsChargedForWhatConcernsTheEndpoint) {
+TEST_F(EndpointsSinkTest, AFailureOfTheEndpointIsNotRecordedForAnEvent) {
     for (const int status : {401, 404, 405, 408, 302, 429})
         endpoint("e" + std::to_string(status));
     start();
@@ -464,7 +464,7 @@ TEST_F(EndpointsSinkTest, EndpointsThatHangDoNotStopTheOthers) {
 }
 
 // Events are settled in their order, so the pipeline reads no more behind one that is not.
-TEST_F(EndpointsSinkTest, OneThatHangsFallsBackSoonIfManyEventsAreHeld) {
+TEST_F(EndpointsSinkTest, AHangingEndpointFallsBackSoonIfManyEventsAreHeld) {
     endpoint("good");
     endpoint("bad", "for bad");
     answer_with([](const std::string& name, std::int64_t) { return name == "good" ? 204 : 0; });

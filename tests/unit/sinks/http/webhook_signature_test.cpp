@@ -123,7 +123,7 @@ TEST(WebhookSignature, SecretsComeBeforeKeys) {
     EXPECT_EQ(both.describe(), "1 signature v1 and 2 signatures v1a");
 }
 
-TEST(WebhookSignature, WithoutSecretsAndKeysThereIsNone) {
+TEST(WebhookSignature, WithoutSecretsAndKeysThereIsNoSigner) {
     EXPECT_FALSE(signer({"", ""}, {"", ""}));
 }
 

@@ -140,7 +140,7 @@ TEST_F(KafkaSink, TheTopicIsMadeFromTheTemplate) {
     EXPECT_FALSE(sink_->capabilities().lanes);
 }
 
-TEST_F(KafkaSink, ATopicThatCannotBeIsTheEventsFaultIfTheEventNamesIt) {
+TEST_F(KafkaSink, AnInvalidTopicIsRefusedOnlyIfItComesFromTheEvent) {
     create();
     Batch& sent = batch();
     sent.events.front()->topic = "a b";
@@ -200,7 +200,7 @@ TEST_F(KafkaSink, WhatABrokerRefusesTogetherIsSentOneByOne) {
         EXPECT_NE(outcome.of_events[other].fate, Fate::refused);
 }
 
-TEST_F(KafkaSink, ATopicThatMayNotBeWrittenToIsItsLanesFailure) {
+TEST_F(KafkaSink, AForbiddenTopicFailsItsLane) {
     cluster_.add_topic("video.events");
     create();
     cluster_.fail({RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED});
@@ -211,7 +211,7 @@ TEST_F(KafkaSink, ATopicThatMayNotBeWrittenToIsItsLanesFailure) {
     EXPECT_EQ(send(batch()).fate, Fate::confirmed) << "by another producer";
 }
 
-TEST_F(KafkaSink, ATopicThatIsMissingIsItsLanesFailure) {
+TEST_F(KafkaSink, AMissingTopicFailsItsLane) {
     cluster_.add_topic("video.events");
     create();
     EXPECT_EQ(send(batch()).fate, Fate::confirmed);
@@ -226,7 +226,7 @@ TEST_F(KafkaSink, ATopicThatIsMissingIsItsLanesFailure) {
     EXPECT_EQ(send(batch()).fate, Fate::confirmed) << "others go on";
 }
 
-TEST_F(KafkaSink, WhatTheLibraryCanRepeatIsNoFailure) {
+TEST_F(KafkaSink, AnErrorThatTheLibraryRetriesIsNotAFailure) {
     cluster_.add_topic("video.events");
     create_with_slow_answers();
     cluster_.fail({RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
@@ -258,7 +258,7 @@ TEST_F(KafkaSink, AProducerThatLostCountIsReplaced) {
     expect_in_order(20);
 }
 
-TEST_F(KafkaSink, AClusterThatWantsNoProducerIsTheDestinationsFailure) {
+TEST_F(KafkaSink, AClusterThatForbidsTheProducerFailsTheDestination) {
     cluster_.add_topic("video.events");
     // A producer asks as soon as it has connected, and again and again.
     const std::vector<rd_kafka_resp_err_t> refused(100,
@@ -272,7 +272,7 @@ TEST_F(KafkaSink, AClusterThatWantsNoProducerIsTheDestinationsFailure) {
     EXPECT_THAT(outcome.error, HasSubstr("uthoriz"));
 }
 
-TEST_F(KafkaSink, AClusterThatIsAwayIsTheDestinationsFailure) {
+TEST_F(KafkaSink, AnUnreachableClusterFailsTheDestination) {
     cluster_.add_topic("video.events");
     create({{"connect_timeout", "1s"}});
     for (int broker = 1; broker <= 3; broker++)

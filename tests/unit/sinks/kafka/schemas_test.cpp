@@ -127,7 +127,7 @@ TEST_F(Registry, ASubjectThatIsMissingIsAskedForAgain) {
     EXPECT_EQ(found_one().state, State::known);
 }
 
-TEST_F(Registry, ThatCannotBeAskedIsNoFaultOfAnEvent) {
+TEST_F(Registry, AnErrorOfTheRegistryIsNotAFaultOfTheEvent) {
     for (const Reply& reply :
          {answer("", "503 x"), answer("", "401 x"), answer("", "404 x"), answer("[]"),
           answer(R"({"id":"7"})"), answer(R"({"id":-1})"), answer(R"({"id":99999999999})"),

@@ -90,7 +90,7 @@ TEST_F(MqttSinkTest, ConfirmsABatchWhenEachMessageHasItsAnswer) {
     EXPECT_THAT(ids, ElementsAre(1, 2, 3, 4));
 }
 
-TEST_F(MqttSinkTest, LogsInAndSaysWhatItIs) {
+TEST_F(MqttSinkTest, LogsInWithItsOptionsAndDisconnects) {
     create({{"client_id", "mine"}, {"keep_alive", "7"}, {"retain", "on"}},
            {{"user", "alice"}, {"password", "s3cret"}});
     ASSERT_EQ(send_one().fate, Fate::confirmed);
@@ -196,7 +196,7 @@ TEST_F(MqttSinkTest, ABatchCanBeTakenInPart) {
     EXPECT_TRUE(outcome.of_events[1].permanent);
 }
 
-TEST_F(MqttSinkTest, ADeniedTopicIsTheLanesUnlessEventsHaveTopicsOfTheirOwn) {
+TEST_F(MqttSinkTest, ADeniedTopicFailsTheLaneUnlessTopicsDifferWithinIt) {
     broker_.answer_with([](const Sent& sent) -> Said {
         return sent.type == 3 ? Said{ack(4, sent.id(), 0x87)} : usual_answer(sent);
     });
@@ -213,7 +213,7 @@ TEST_F(MqttSinkTest, ADeniedTopicIsTheLanesUnlessEventsHaveTopicsOfTheirOwn) {
                 HasSubstr("topic \"things/k3\": 0x87 (not authorized)"));
 }
 
-TEST_F(MqttSinkTest, NobodyHasSubscribed) {
+TEST_F(MqttSinkTest, WithoutSubscribersTheLaneFailsOnlyIfTheOptionSaysSo) {
     broker_.answer_with([](const Sent& sent) -> Said {
         return sent.type == 3 ? Said{ack((sent.flags & 6) == 2 ? 4 : 5, sent.id(), 0x10)}
                               : usual_answer(sent);
@@ -229,7 +229,7 @@ TEST_F(MqttSinkTest, NobodyHasSubscribed) {
     }
 }
 
-TEST_F(MqttSinkTest, WhatCannotBeAMessageIsNotSent) {
+TEST_F(MqttSinkTest, RefusesAnEventThatCannotBecomeAMessage) {
     broker_.answer_with([](const Sent& sent) -> Said {
         return sent.type == 1 ? Said{connack(0, std::string("\x27\0\0\x01\0", 5))}
                               : usual_answer(sent);
@@ -286,7 +286,7 @@ TEST_F(MqttSinkTest, EachAnswerToConnectHasItsMeaning) {
     }
 }
 
-TEST_F(MqttSinkTest, WhatIsNoBrokerOfMqtt5IsNamed) {
+TEST_F(MqttSinkTest, NamesAPeerThatIsNotAnMqtt5Broker) {
     const std::map<std::string, std::string> answers{
         {packet(2, std::string("\0\1", 2)), "the broker speaks MQTT 3 only"},
         {packet(2, std::string("\0\0", 2)), "the broker speaks MQTT 3 only"},
@@ -448,7 +448,7 @@ TEST_F(MqttSinkTest, ConnectionsThatDoNotLastAreASignOfAFight) {
     EXPECT_EQ(broker_.connections(), 10);
 }
 
-TEST_F(MqttSinkTest, ABrokerMayEndConnectionsForWhatItRefuses) {
+TEST_F(MqttSinkTest, AConnectionThatEndsAfterARefusalIsNotAShortLife) {
     broker_.answer_with([](const Sent& sent) -> Said {
         return sent.type == 3 ? Said{ack(4, sent.id(), 0x87), true} : usual_answer(sent);
     });
@@ -585,7 +585,7 @@ TEST_F(Qos2, GivesUpABrokerThatStaysAway) {
     EXPECT_EQ(send_one().fate, Fate::confirmed);
 }
 
-TEST_F(Qos2, DoesNotResumeWhatTheBrokerEndsTheConnectionFor) {
+TEST_F(Qos2, DoesNotResumeAMessageForWhichTheBrokerDisconnects) {
     broker_.answer_with([](const Sent& sent) -> Said {
         return sent.type == 3 ? Said{goodbye(0x95), true} : usual_answer(sent);
     });

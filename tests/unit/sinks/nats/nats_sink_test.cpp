@@ -207,7 +207,7 @@ TEST_F(NatsSinkTest, SilenceEndsTheLogin) {
 // Logins
 // -------------------------------------------------------------------------------------------------
 
-TEST_F(NatsSinkTest, ALoginThatIsRefusedIsTheDestinations) {
+TEST_F(NatsSinkTest, ARefusedLoginFailsTheDestination) {
     const Outcome outcome = send_to(with_login("-ERR 'Authorization Violation'\r\n"));
     EXPECT_EQ(outcome.fate, Fate::unavailable);
     EXPECT_EQ(outcome.scope, Scope::destination);
@@ -230,7 +230,7 @@ TEST_F(NatsSinkTest, CredentialsAreSentOnlyOverTlsIfTheUrlSaysSo) {
     EXPECT_EQ(server_->received(), "");
 }
 
-TEST_F(NatsSinkTest, WhatFollowsInfoBeforeTlsIsNotBelieved) {
+TEST_F(NatsSinkTest, BytesBetweenInfoAndTlsAreAFailure) {
     serve(with_info("INFO {\"headers\":true,\"tls_required\":true}\r\nPONG\r\n"));
     open({}, {}, "tls");
     const Outcome outcome = send(batch_);

@@ -42,7 +42,7 @@ TEST(NatsVerdict, AnythingElseIsNoAcknowledgement) {
         EXPECT_EQ(of(payload).outcome.fate, Fate::failed) << payload;
 }
 
-TEST(NatsVerdict, NoStreamIsTheLanes) {
+TEST(NatsVerdict, AMissingStreamFailsTheLane) {
     const EventOutcome outcome = of("", "NATS/1.0 503\r\n\r\n").outcome;
     EXPECT_EQ(outcome.fate, Fate::unavailable);
     EXPECT_EQ(outcome.scope, Scope::lane);

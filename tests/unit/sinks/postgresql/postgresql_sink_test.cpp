@@ -245,7 +245,7 @@ TEST_F(PostgresqlSinkAndServer, AServerThatRollsBackHasNotTakenIt) {
     EXPECT_THAT(taken(), IsEmpty());
 }
 
-TEST_F(PostgresqlSinkAndServer, AServerThatIsSilentHasSoLong) {
+TEST_F(PostgresqlSinkAndServer, ASilentServerFailsAfterTheTimeLimit) {
     create({{"request_timeout", "1ms"}});
     server_.hold("inbox.receive");
     sink_->submit(batch("a"));

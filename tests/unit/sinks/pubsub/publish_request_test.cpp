@@ -162,7 +162,7 @@ TEST(PublishRequest, StructuredHasACloudEventAsData) {
     EXPECT_EQ((*document)["data"]["title"], "Cats");
 }
 
-TEST(PublishRequest, IsEstimatedToBeAboutAsLargeAsItIs) {
+TEST(PublishRequest, SizeIsEstimatedClosely) {
     for (const std::size_t size : {0, 200, 100'000}) {
         SampleEvent sample;
         const std::string payload(size, 'x');

@@ -136,7 +136,7 @@ TEST_F(RabbitmqSink, AMessageThatIsReturnedIsNotConfirmed) {
     EXPECT_EQ(outcome.of_events[2].fate, Fate::confirmed);
 }
 
-TEST_F(RabbitmqSink, AQueueThatIsMissingIsTheLanes) {
+TEST_F(RabbitmqSink, AMissingQueueFailsTheLane) {
     broker_.on_message = [&](const auto& m) {
         broker_.give_back(m, m.id);
         broker_.ack(m.channel, m.tag);
@@ -346,7 +346,7 @@ TEST_F(RabbitmqSink, AServerThatStopsBlamesNoEvent) {
     EXPECT_THAT(outcome.error, HasSubstr("320 CONNECTION_FORCED"));
 }
 
-TEST_F(RabbitmqSink, NobodyListens) {
+TEST_F(RabbitmqSink, ASilentServerFailsAfterConnectTimeout) {
     create({{"connect_timeout", "100ms"}});
     broker_.answers = false;
     Outcome outcome = deliver(batch());

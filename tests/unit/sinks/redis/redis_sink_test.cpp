@@ -118,7 +118,7 @@ TEST_F(RedisSink, AnEventThatComesLateIsAdded) {
     EXPECT_EQ(redis_.count("XREVRANGE"), 0u) << "this connection knows what it has sent";
 }
 
-TEST_F(RedisSink, ARepetitionIsNoSecondEntry) {
+TEST_F(RedisSink, ARepeatedEventIsNotAddedTwice) {
     create({{"receipts", "on"}});
     expect_confirmed({5, 9});
     expect_confirmed({4});
@@ -158,7 +158,7 @@ TEST_F(RedisSink, EntriesThatCannotHaveTheEventAreNotRead) {
     EXPECT_EQ(redis_.ids(stream).size(), 101u);
 }
 
-TEST_F(RedisSink, AnEntryOfAnotherEventIsNoRepetition) {
+TEST_F(RedisSink, AnEntryOfAnotherEventDoesNotConfirmThisOne) {
     redis_.add(stream, {5, 0}, text_of(1000));
     create();
     expect_confirmed({5});
@@ -392,7 +392,7 @@ TEST_F(RedisSink, LogsIn) {
     EXPECT_THAT(commands.at(1), ElementsAre("SELECT", "3"));
 }
 
-TEST_F(RedisSink, ALoginThatFailsIsTheDestinationsFailure) {
+TEST_F(RedisSink, AFailedLoginFailsTheDestination) {
     create({}, {{"password", "s3cret"}});
     answer("AUTH", "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
     Outcome outcome = send_positions({1});
@@ -576,7 +576,7 @@ TEST_F(RedisSink, SurvivesAnyAnswer) {
             }
 }
 
-TEST_F(RedisSink, AnAnswerThatNobodyAskedForEndsTheConnection) {
+TEST_F(RedisSink, AnAnswerWithoutACommandEndsTheConnection) {
     create();
     answer("EXEC", "*1\r\n$3\r\n1-0\r\n+more\r\n");
     EXPECT_EQ(send_positions({1}).fate, Fate::confirmed);
