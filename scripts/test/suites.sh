@@ -33,7 +33,8 @@ build_tests() {
 
 run_ctest() { # run_ctest DIRECTORY SUITE
     local log=$results/$2.log
-    (cd "$1" && ctest --output-on-failure -j6 --output-junit "$results/$2.xml" >"$log" 2>&1) || tail -n 60 "$log" >&2
+    (cd "$1" && ctest --output-on-failure -j6 --output-junit "$results/$2.xml" >"$log" 2>&1) ||
+        grep -vE ' (Passed|Start) |: Start | Start +[0-9]+:' "$log" | tail -n 300 >&2
     count_junit "$results/$2.xml" "$2"
 }
 

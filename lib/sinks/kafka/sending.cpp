@@ -41,7 +41,8 @@ void BatchSender::send(Producer& producer, Sending& sending) {
             error = produce_tombstone(producer, sending, i);
         if (error == RD_KAFKA_RESP_ERR_NO_ERROR)
             continue;
-        if (delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+        // A producer that has already failed refuses all: its reason comes with its next event.
+        if (delivery.error != RD_KAFKA_RESP_ERR_NO_ERROR && !is_dropped(delivery.error)) {
             delivery.reported = true;
             sending.left--;
         }
