@@ -18,7 +18,7 @@ def test_the_statements_of_the_page(make_citus: MakeCitus) -> None:
     for block in statements:
         done = subprocess.run(
             ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", citus.coordinator.cluster.conninfo(citus.name), "-f", "-"],
-            input=block.text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
+            input=block.text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}:\n{block.text}\n{done.stdout}"
         assert " | f | " not in done.stdout, f"{block} has failed on a node:\n{done.stdout}"

@@ -207,7 +207,7 @@ class Writer(threading.Thread):
 
     def end(self) -> None:
         self.stopping.set()
-        self.join(timeout=60)
+        self.join(timeout=180)
         assert not self.is_alive() and self.failure is None, f"a writer failed: {self.failure}"
 
 

@@ -91,7 +91,7 @@ class Transaction(threading.Thread):
 
     def end(self) -> psycopg.Error | None:
         """Waits for the end; returns the error that the client saw."""
-        self.join(timeout=60)
+        self.join(timeout=180)
         assert not self.is_alive(), "the transaction does not end"
         self.connection.close()
         return self.error

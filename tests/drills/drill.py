@@ -114,7 +114,7 @@ class Drill(Writing):
         self.suffering.close()
         self.calm.close()
 
-    def wait_for_arrivals(self, more: int, *, at: Receiver | None = None, timeout: float = 60) -> None:
+    def wait_for_arrivals(self, more: int, *, at: Receiver | None = None, timeout: float = 180) -> None:
         """Waits until this number of further requests has arrived."""
         receiver = at or self.suffering
         goal = len(receiver.requests) + more
@@ -253,7 +253,7 @@ class Drill(Writing):
             lambda: self.database.execute(
                 "SELECT destination, state, count(*) FROM outbox.delivery WHERE state <> 'DEAD' GROUP BY 1, 2"
             ),
-            lambda waiting: waiting == [], timeout=60, what="nothing but dead letters in outbox.delivery",
+            lambda waiting: waiting == [], timeout=180, what="nothing but dead letters in outbox.delivery",
         )  # fmt: skip
         for destination in ("suffering", "calm"):
             self.database.wait_settled(destination)

@@ -63,7 +63,7 @@ def wait_blocked(drill: Drill, pid: int, by: psycopg.Connection) -> None:
     wait_until(
         lambda: drill.database.value("SELECT pg_blocking_pids(%s)", (pid,)),
         lambda blocking: by.info.backend_pid in blocking,
-        timeout=60, what=f"process {pid} to wait for our lock",
+        timeout=180, what=f"process {pid} to wait for our lock",
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def during_emptying(drill: Drill) -> Iterator[int]:
     keeper = drill.keeper()
     with transaction(drill) as other:
         with drill.receiver_away():
-            (number,) = wait_until(lambda: drill.database.execute(HELD), timeout=60, what="a segment that is held")[0]
+            (number,) = wait_until(lambda: drill.database.execute(HELD), timeout=180, what="a segment that is held")[0]
             other.execute("SELECT FROM outbox.ring WHERE number = %s FOR UPDATE", (number,))
         wait_blocked(drill, keeper, other)
         locked = drill.database.value(

@@ -136,7 +136,7 @@ class ReplicaDrill(Writing):
 
     def wait(self, fetch: Callable[[], object], predicate: Callable[..., object], what: str) -> None:
         try:
-            wait_until(fetch, predicate, timeout=60, what=what, ignoring=(psycopg.OperationalError,))
+            wait_until(fetch, predicate, timeout=180, what=what, ignoring=(psycopg.OperationalError,))
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.describe_consumers()}") from None
 

@@ -87,7 +87,7 @@ class PullRoute(Route):
         return self.wire.calls["extend"]
 
     def wait_settled(self, event_ids: set[str]) -> None:
-        self.database.wait_settled("d", timeout=60)
+        self.database.wait_settled("d", timeout=180)
 
 
 class PubSubRoute(Route):
@@ -219,7 +219,7 @@ class KafkaRoute(Route):
         """Waits until the offsets of all records are committed."""
         from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 
-        self.database.wait_settled("d", timeout=60)
+        self.database.wait_settled("d", timeout=180)
         places = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
         reader = Consumer({**self.address, "group.id": f"{self.group}-reader"})
         try:
@@ -288,7 +288,7 @@ class NatsRoute(CutRoute):
         return self.wire.extended
 
     def wait_settled(self, event_ids: set[str]) -> None:
-        self.database.wait_settled("d", timeout=60)
+        self.database.wait_settled("d", timeout=180)
 
         def left() -> int:
             state = self.client.run(self.client.jetstream.consumer_info(self.stream, "replica"))
@@ -330,7 +330,7 @@ class RabbitmqRoute(CutRoute):
         }  # fmt: skip
 
     def wait_settled(self, event_ids: set[str]) -> None:
-        self.database.wait_settled("d", timeout=60)
+        self.database.wait_settled("d", timeout=180)
         if not self.is_stream:
             wait_until(
                 lambda: self.broker.messages(self.queue), lambda count: count == 0, timeout=120,
@@ -383,7 +383,7 @@ class RedisRoute(Route):
         return self.wire.calls[b"XCLAIM"]
 
     def wait_settled(self, event_ids: set[str]) -> None:
-        self.database.wait_settled("d", timeout=60)
+        self.database.wait_settled("d", timeout=180)
 
         def left() -> int:
             (group,) = self.client.xinfo_groups(self.stream)

@@ -70,7 +70,7 @@ def test_a_full_disk_of_the_log_loses_no_committed_event(make_drill: MakeDrill, 
     move_log(drill.database, small_disk)
     drill.suffering.refuse_connections()
     with drill.load():
-        wait_until(lambda: is_full(drill.database), timeout=60, what="the disk to be full")
+        wait_until(lambda: is_full(drill.database), timeout=180, what="the disk to be full")
         drill.database.wait_settled("calm")
         drill.suffering.listen()
         drill.database.wait_settled("suffering")

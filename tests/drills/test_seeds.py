@@ -85,7 +85,7 @@ def test_an_event_that_is_always_refused_becomes_a_dead_letter(make_drill: MakeD
     with drill.load():
         wait_until(
             lambda: drill.database.value("SELECT count(*) FROM outbox.dead_letter"),
-            lambda dead: dead >= 3, timeout=60, what="dead letters",
+            lambda dead: dead >= 3, timeout=180, what="dead letters",
         )  # fmt: skip
     account = drill.conclude()
     assert account.dead >= 3

@@ -215,7 +215,7 @@ class PubSubWire(Wire):
             for ack_id in ack_ids:
                 self.note(ack_id, "acknowledged")
         try:
-            answer = self._channel.unary_unary(method)(request, timeout=60)
+            answer = self._channel.unary_unary(method)(request, timeout=180)
         except self.grpc.RpcError as error:
             context.abort(error.code(), error.details())
         if loses_answer:

@@ -286,7 +286,7 @@ class Cluster:
                 self.port = 0
         raise AssertionError(f"the server did not start:\n{self.log_since(began)}")
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = 180) -> None:
         def attempt() -> bool:
             if self.process is None or self.process.poll() is not None:
                 raise ServerEnded
@@ -299,7 +299,7 @@ class Cluster:
         )  # fmt: skip
         self.starts += 1
 
-    def stop(self, mode: str = "fast", timeout: float = 60.0) -> float:
+    def stop(self, mode: str = "fast", timeout: float = 180) -> float:
         """Stops the server, and returns how many seconds that took."""
         assert self.process is not None
         signals = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -325,7 +325,7 @@ class Cluster:
         wait_until(
             lambda: self.log_since(began),
             lambda text: "database system is ready to accept connections" in text,
-            timeout=60, what=f"the server to recover from the death of process {pid}",
+            timeout=180, what=f"the server to recover from the death of process {pid}",
         )  # fmt: skip
         self.wait_ready()
 
@@ -391,7 +391,7 @@ class Cluster:
         """Returns the kinds of workers connected to a database."""
         return [kind.split()[1] for kind, name, _ in self.workers() if name == database]
 
-    def wait_for_workers(self, database: str, *kinds: str, timeout: float = 60) -> None:
+    def wait_for_workers(self, database: str, *kinds: str, timeout: float = 180) -> None:
         """Waits until exactly these kinds of workers are connected to the database."""
         wait_until(
             lambda: self.workers_in(database), lambda seen: seen == sorted(kinds), timeout=timeout,

@@ -208,7 +208,7 @@ class Database:
         """Returns events confirmed so far, also to earlier relays."""
         return self.value("SELECT published FROM outbox.status WHERE destination = %s", (destination,))
 
-    def wait_published(self, count: int, destination: str = "d", *, timeout: float = 60) -> None:
+    def wait_published(self, count: int, destination: str = "d", *, timeout: float = 180) -> None:
         """Waits until the destination has confirmed exactly this number of events."""
         published = wait_until(
             lambda: self.published(destination), lambda seen: seen is not None and seen >= count,
@@ -216,7 +216,7 @@ class Database:
         )  # fmt: skip
         assert published == count
 
-    def wait_settled(self, destination: str = "d", *, timeout: float = 60) -> None:
+    def wait_settled(self, destination: str = "d", *, timeout: float = 180) -> None:
         """Waits until everything that is in the log now is delivered."""
         last = self.last_position()
         wait_until(
@@ -286,7 +286,7 @@ class Database:
         name: str | None = None,
         *,
         other_than: int | None = None,
-        timeout: float = 60,
+        timeout: float = 180,
     ) -> int:
         """Waits until such a worker has started, and returns its pid."""
         pid = wait_until(

@@ -90,7 +90,7 @@ class Writer:
             return True
 
         wait_until(
-            attempt, timeout=60, what="the last prepared transactions to be resolved",
+            attempt, timeout=180, what="the last prepared transactions to be resolved",
             ignoring=(psycopg.OperationalError,),
         )  # fmt: skip
 

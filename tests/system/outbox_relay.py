@@ -124,13 +124,13 @@ class OutboxRelay:
         os.kill(self.pid, signal.SIGCONT)
         wait_until(lambda: state_of(self.pid), lambda state: state != "T", what="the relay to go on")
 
-    def end(self, timeout: float = 60) -> int:
+    def end(self, timeout: float = 180) -> int:
         """Asks it to end, and returns its exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(timeout)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 180) -> int:
         assert self.process is not None
         return self.process.wait(timeout)
 

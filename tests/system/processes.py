@@ -69,7 +69,7 @@ def wait_until_quiet(pid: int, seconds: float = 1.0) -> None:
             return False
         return True
 
-    wait_until(sleeps, timeout=60, what=f"process {pid} to sleep for {seconds} s")
+    wait_until(sleeps, timeout=180, what=f"process {pid} to sleep for {seconds} s")
 
 
 def wait_until_handles(process: subprocess.Popen[str], number: signal.Signals) -> None:
@@ -79,7 +79,7 @@ def wait_until_handles(process: subprocess.Popen[str], number: signal.Signals) -
         return bool(int(status_of(f"/proc/{process.pid}")["SigCgt"], 16) >> (number - 1) & 1)
 
     wait_until(
-        lambda: process.poll() is not None or handles(), timeout=60,
+        lambda: process.poll() is not None or handles(), timeout=180,
         what=f"process {process.pid} to handle {number.name}",
     )  # fmt: skip
 

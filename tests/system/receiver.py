@@ -182,7 +182,7 @@ class Receiver:
     def versions(self, key: str) -> list[int]:
         return [event.version for event in self.events() if event.subject == key]
 
-    def wait_for_requests(self, count: int, *, timeout: float = 60) -> None:
+    def wait_for_requests(self, count: int, *, timeout: float = 180) -> None:
         wait_until(
             lambda: len(self.requests), lambda seen: seen >= count, timeout=timeout,
             what=f"{count} requests",
@@ -206,7 +206,7 @@ class Receiver:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=180)
 
     async def _start_listening(self) -> None:
         self._server = await self._loop.create_server(lambda: _Connection(self), self.address, self.port, backlog=512)

@@ -22,7 +22,7 @@ class Served:
         self.url = self.process.stdout.readline().split()[-1].rsplit("/", 1)[0]
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+        with urllib.request.urlopen(self.url + path, timeout=180) as response:
             return response.read().decode()
 
     def up(self) -> dict[str, float]:
@@ -34,6 +34,6 @@ class Served:
     def stop(self) -> str:
         """Returns what it wrote to standard error."""
         self.process.terminate()
-        _, errors = self.process.communicate(timeout=60)
+        _, errors = self.process.communicate(timeout=180)
         assert self.process.returncode == 0
         return errors

@@ -52,7 +52,7 @@ def progress(database: Database, id: int) -> dict[str, Any]:
 
 
 def wait_for(
-    database: Database, id: int, good: Callable[[dict[str, Any]], object], what: str, timeout: float = 60
+    database: Database, id: int, good: Callable[[dict[str, Any]], object], what: str, timeout: float = 180
 ) -> dict[str, Any]:
     return wait_until(
         lambda: progress(database, id), good, timeout=timeout, what=f"backfill {id}: {what}",
@@ -60,7 +60,7 @@ def wait_for(
     )  # fmt: skip
 
 
-def wait_ended(database: Database, id: int, state: str = "finished", *, timeout: float = 60) -> dict[str, Any]:
+def wait_ended(database: Database, id: int, state: str = "finished", *, timeout: float = 180) -> dict[str, Any]:
     seen = wait_for(database, id, lambda row: row["state"] in ENDED, state, timeout)
     assert seen["state"] == state, seen
     return seen
@@ -303,7 +303,7 @@ class Pair:
         for copy in ("by_version", "in_order"):
             wait_until(
                 lambda: self.target.execute(f"SELECT id, title FROM {copy} ORDER BY id"),
-                lambda rows: rows == items, timeout=60, what=f"{copy} to have the rows of the table",
+                lambda rows: rows == items, timeout=180, what=f"{copy} to have the rows of the table",
             )  # fmt: skip
 
 
@@ -326,7 +326,7 @@ def test_copies_end_equal(source: Database, new_database: NewDatabase, versioned
             enough = (kill + 1) * 1500 // (kills + 1)
             wait_for(source, id, lambda row: row["rows_done"] >= enough, f"{enough} rows")
             terminate_worker(source)
-        wait_ended(source, id, timeout=60)
+        wait_ended(source, id, timeout=180)
     pair.expect_equal()
 
 
@@ -342,7 +342,7 @@ def test_copies_end_equal_though_the_server_is_killed(make_cluster: MakeCluster)
         wait_for(source, id, lambda row: row["rows_done"] >= 400, "400 rows")
         cluster.kill_postmaster()
         cluster.start()
-        wait_ended(source, id, timeout=60)
+        wait_ended(source, id, timeout=180)
     pair.expect_equal()
 
 
@@ -737,7 +737,7 @@ class Tool:
                         "-d", database.cluster.conninfo(database.name)]  # fmt: skip
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, timeout=180)
         assert done.returncode == code, done
         return done.stdout if code == 0 else done.stderr
 

@@ -49,7 +49,7 @@ class Client:
     headers: dict[str, str] = field(default_factory=dict)
 
     def ask(self, method: str, path: str, parameters: dict[str, str] | None = None, **headers: str | None) -> Answer:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=180)
         words = urlencode(parameters or {})
         all_headers: dict[str, str | None] = {"Cookie": self.cookie}
         if method == "POST":
@@ -219,7 +219,7 @@ def test_options_of_the_console_need_it(console: Console, option: list[str]) -> 
 def run(console: Console, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [console.program, "serve", "--listen", "127.0.0.1:0", *arguments, "-d", console.conninfo],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=180,
     )  # fmt: skip
 
 

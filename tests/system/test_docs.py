@@ -34,7 +34,7 @@ def test_blocks_that_are_not_run_have_a_reason() -> None:
 def psql(cluster: Cluster, database: str, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", cluster.conninfo(database), "-f", "-"], input=text,
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180,
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ class Newcomer:
     def run(self, block: Block, command: list[str], text: str = "") -> str:
         done = subprocess.run(
             command, input=text, env=self.environment, cwd="/", text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=60,
+            stderr=subprocess.STDOUT, timeout=180,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}:\n{block.text}\n{done.stdout}"
         return done.stdout

@@ -45,7 +45,7 @@ class Reader(Database):
     def applied(self) -> list[str]:
         return [str(row[0]) for row in self.execute("SELECT event_id FROM applied ORDER BY number")]
 
-    def wait_applied(self, ids: list[str], *, timeout: float = 60) -> None:
+    def wait_applied(self, ids: list[str], *, timeout: float = 180) -> None:
         """Waits until exactly these events were applied, once each and in this order."""
         wait_until(
             self.applied, lambda seen: len(seen) >= len(ids), timeout=timeout,
@@ -213,7 +213,7 @@ def test_order_survives_the_loss_of_the_connection(writer: Database, reader: Rea
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name LIKE 'pg_outbox d%'"
         )
-    wait_until(reader.applied, lambda seen: len(seen) >= len(ids), timeout=60, what="all events applied")
+    wait_until(reader.applied, lambda seen: len(seen) >= len(ids), timeout=180, what="all events applied")
     assert sorted(reader.applied()) == sorted(ids)
     back = reader.value(
         "SELECT count(*) FROM (SELECT version <= lag(version) OVER (PARTITION BY key ORDER BY number) AS back "
@@ -392,7 +392,7 @@ def test_processors_go_on_after_a_crash(make_cluster: MakeCluster) -> None:
         pid = wait_until(lambda: reader.state()["pid"] or 0, what="a processor", ignoring=(psycopg.OperationalError,))
         cluster.kill_and_recover(int(pid))
     wait_until(
-        reader.applied, lambda seen: len(seen) >= len(ids), timeout=60, what="all events applied",
+        reader.applied, lambda seen: len(seen) >= len(ids), timeout=180, what="all events applied",
         ignoring=(psycopg.OperationalError,),
     )  # fmt: skip
     assert reader.applied() == ids, "lost, twice or out of order"

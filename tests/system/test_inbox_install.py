@@ -182,7 +182,7 @@ def test_an_install_waits_for_another_that_runs(site: Site) -> None:
         )  # fmt: skip
         assert site.database.value("SELECT to_regnamespace('inbox')") is None
         connection.execute("COMMIT")
-        assert "is installed now" in waiting.communicate(timeout=60)[0]
+        assert "is installed now" in waiting.communicate(timeout=180)[0]
 
 
 # -------------------------------------------------------------------------------------------------

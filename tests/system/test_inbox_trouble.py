@@ -335,7 +335,7 @@ class Claimers:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=180)
             assert process.returncode == 0, f"a claimer failed (seed {self.seed}):\n{output}"
         self.processes.clear()
 
@@ -360,13 +360,13 @@ def wait_for_more(consumer: Consumer, more: int) -> None:
     """Waits for this number of messages, or until all are applied."""
     count = "SELECT count(*) FROM applied"
     goal = min(consumer.value(count) + more, consumer.sent)
-    wait_until(lambda: consumer.value(count), lambda n: n >= goal, timeout=60, what=f"{more} more applied")
+    wait_until(lambda: consumer.value(count), lambda n: n >= goal, timeout=180, what=f"{more} more applied")
 
 
 def assert_applied_once_in_order(consumer: Consumer, ids: list[str], *, but: tuple[str, ...] = ()) -> None:
     expected = sorted(set(ids) - set(but))
     wait_until(
-        lambda: consumer.value("SELECT count(*) FROM inbox.message"), lambda n: n == 0, timeout=60,
+        lambda: consumer.value("SELECT count(*) FROM inbox.message"), lambda n: n == 0, timeout=180,
         what="the inbox to be empty; inbox.waiting and inbox.claimed say what is left",
     )  # fmt: skip
     assert sorted(consumer.applied()) == expected, "lost, or applied twice"
@@ -408,7 +408,7 @@ def test_a_message_that_ends_its_processor_takes_no_others_along(consumer: Consu
             running.replace_dead()
             return consumer.dead_letters()
 
-        wait_until(dead_letters, lambda seen: seen == [deadly], timeout=60, what="the dead letter")
+        wait_until(dead_letters, lambda seen: seen == [deadly], timeout=180, what="the dead letter")
         assert_applied_once_in_order(consumer, ids, but=(deadly,))
     row = consumer.execute("SELECT attempts, sqlstate FROM inbox.dead_letter")
     assert row == [(3, "IL001")]

@@ -72,7 +72,7 @@ def wait_for_new_arrivals(receiver: Receiver, more: int) -> None:
         return len(set(receiver.ids()))
 
     goal = arrived() + more
-    wait_until(arrived, lambda seen: seen >= goal, timeout=60, what=f"{more} more events")
+    wait_until(arrived, lambda seen: seen >= goal, timeout=180, what=f"{more} more events")
 
 
 def conclude(

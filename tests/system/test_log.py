@@ -36,7 +36,7 @@ def db(database: Database, receiver: Receiver, http: None) -> Iterator[Database]
     yield database
 
 
-def arrive(receiver: Receiver, ids: list[str], *, timeout: float = 60) -> None:
+def arrive(receiver: Receiver, ids: list[str], *, timeout: float = 180) -> None:
     """Waits until exactly these events have arrived, once each and in this order.
 
     The order of events of different keys is only certain when they were waited for one by one.

@@ -61,7 +61,7 @@ class Prometheus:
         wait_until(lambda: self.scrapes() > 1, what=f"Prometheus to scrape; see {directory}/log", ignoring=(OSError,))
 
     def ask(self, path: str) -> dict:
-        with urllib.request.urlopen(self.url + path, timeout=60) as response:
+        with urllib.request.urlopen(self.url + path, timeout=180) as response:
             return json.load(response)["data"]
 
     def query(self, expression: str) -> list[dict]:

@@ -293,7 +293,7 @@ def test_credentials_are_used_and_not_shown(
     assert {request.headers["authorization"] for request in receiver.requests} == {f"Bearer {SECRET}"}
     shown += get(port, "/metrics")[1] + get(port, "/readyz")[1] + str(database.status("d"))
     process.terminate()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=180) == 0
     assert SECRET not in shown + program.log()
     assert SECRET not in str(database.execute("SELECT * FROM outbox.relay_status"))
 
@@ -409,7 +409,7 @@ def test_the_check_notices_a_pooler(
     database.enqueue("a", 3)
     wait_until(lambda: receiver.versions("a"), lambda seen: seen == [1, 2, 3], what="3 events")
     process.terminate()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=180) == 0
     assert database.value("SELECT count(*) FROM outbox.relay") == 0
 
 
@@ -463,7 +463,7 @@ def test_the_http_port_of_a_process_that_serves(
     assert get(port, "/")[0] == 404
     assert assert_threads_block_signals(process.pid) >= 2
     process.terminate()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=180) == 0
 
 
 def test_a_process_without_its_database_is_alive_and_not_ready(program: Program) -> None:

@@ -486,7 +486,7 @@ def test_ledger_across_an_adoption(make_cluster: MakeCluster, receiver: Receiver
     with writers(database):
         wait_until(
             lambda: database.value("SELECT count(*) FROM app_outbox"), lambda count: count > 1000,
-            timeout=60, what="1000 rows in the table of the application",
+            timeout=180, what="1000 rows in the table of the application",
         )  # fmt: skip
         moved = int(adopt(database)["rows to move"])
         wait_for_new_arrivals(receiver, moved + 1000)
@@ -501,7 +501,7 @@ def test_ledger_with_attempts_to_adopt_that_are_undone(
         for goal in (200, 600):
             wait_until(
                 lambda: database.value("SELECT count(*) FROM app_outbox"), lambda count: count > goal,
-                timeout=60, what=f"{goal} rows in the table of the application",
+                timeout=180, what=f"{goal} rows in the table of the application",
             )  # fmt: skip
             with database.connect() as operator:
                 operator.execute("BEGIN")

@@ -32,7 +32,7 @@ class Tool:
 
     def run(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.program, *arguments], capture_output=True, text=True, timeout=60,
+            [self.program, *arguments], capture_output=True, text=True, timeout=180,
             env={**os.environ, **(env or {})},
         )  # fmt: skip
 

@@ -598,7 +598,7 @@ class Fetchers:
 
     def wait_for_more(self, more: int) -> None:
         goal = len(set(self.sent())) + more
-        wait_until(lambda: len(set(self.sent())), lambda n: n >= goal, timeout=60, what=f"{more} more events")
+        wait_until(lambda: len(set(self.sent())), lambda n: n >= goal, timeout=180, what=f"{more} more events")
 
     def kill(self) -> None:
         process = self.processes.pop(0)
@@ -609,7 +609,7 @@ class Fetchers:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=180)
             assert process.returncode == 0, f"a fetcher failed:\n{output}"
         self.processes.clear()
 
@@ -652,11 +652,11 @@ def test_ledger_with_fetchers_that_are_killed_refuse_and_stall(
     with suppress(AssertionError):  # the checker gives a better message
         wait_until(
             lambda: len(committed.difference(fetchers.sent())), lambda missing: missing == 0,
-            timeout=60, what="all events of the ledger to be sent",
+            timeout=180, what="all events of the ledger to be sent",
         )  # fmt: skip
     wait_until(
         lambda: database.value("SELECT count(*) FROM outbox.batch") + database.value("SELECT count(*) FROM outbox.delivery"),
-        lambda left: left == 0, timeout=60, what="everything to be settled",
+        lambda left: left == 0, timeout=180, what="everything to be settled",
     )  # fmt: skip
     fetchers.stop()
     verdict = check(ledger, fetchers.sent())

@@ -101,7 +101,7 @@ def assert_is_a_configuration(installation: Installation, folder: Path, toml: st
     path.write_text(toml)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OUTBOX_", "PG"))}
     done = subprocess.run(
-        [str(program), "--config", str(path), "--log-format", "text", "--check"], env={**kept, **variables}, timeout=60,
+        [str(program), "--config", str(path), "--log-format", "text", "--check"], env={**kept, **variables}, timeout=180,
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -141,11 +141,11 @@ def test_the_systemd_unit(installation: Installation, tmp_path: Path) -> None:
     copy = tmp_path / "outbox-relay.service"
     copy.write_text(unit.replace("/usr/local/bin/outbox-relay", str(program or "/bin/true")))
     verify = ["systemd-analyze", "verify", "--man=no", str(copy)]
-    done = subprocess.run(verify, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=180)
     ours = [line for line in done.stderr.splitlines() if "outbox-relay.service" in line]
     assert (done.returncode, ours) == (0, [])
     copy.write_text(copy.read_text().replace("DynamicUser=", "DynamikUser="))
-    done = subprocess.run(verify, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=180)
     assert "DynamikUser" in done.stderr, "systemd-analyze tells mistakes"
 
 

@@ -215,7 +215,7 @@ class Fuzz:
             around = "\n".join(lines[max(0, bad[0] - 5) : bad[0] + 5])
             raise Failure(f"the server crashed; its log:\n{around}")
         try:
-            self.cluster.wait_ready(timeout=60)
+            self.cluster.wait_ready(timeout=180)
         except AssertionError as error:
             raise Failure(f"the server cannot be reached: {error}") from None
 

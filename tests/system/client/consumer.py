@@ -85,7 +85,7 @@ class Target(Database):
     def wait_applied(self, ids: list[str]) -> None:
         """Waits until exactly these events are applied, once each, in any order."""
         wait_until(
-            self.applied, lambda seen: len(seen) >= len(ids), timeout=60, what=f"{len(ids)} events to be applied"
+            self.applied, lambda seen: len(seen) >= len(ids), timeout=180, what=f"{len(ids)} events to be applied"
         )  # an emulator may be between
         assert sorted(self.applied()) == sorted(ids)
 
@@ -152,7 +152,7 @@ class Consumer:
             self.command("deliver", id, key, type, version, payload)
         return ids
 
-    def wait_for(self, what: str, *, timeout: float = 60, **values: int) -> dict[str, Any]:
+    def wait_for(self, what: str, *, timeout: float = 180, **values: int) -> dict[str, Any]:
         """Waits until these figures reach these values; lists count by their length."""
 
         def reached(state: dict[str, Any]) -> bool:
@@ -166,13 +166,13 @@ class Consumer:
 
     def stop(self) -> dict[str, Any]:
         """Returns the last state."""
-        answer, _ = self.process.communicate(timeout=60)
+        answer, _ = self.process.communicate(timeout=180)
         assert self.process.returncode == 0, f"ended with {self.process.returncode}:\n{self.log()}"
         return json.loads(answer.splitlines()[-1])
 
     def wait_ended(self) -> int:
         """Waits until the consumer ends by itself; returns its exit code."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=180)
         return self.process.returncode
 
     def log(self) -> str:

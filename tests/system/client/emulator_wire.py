@@ -33,7 +33,7 @@ class EmulatorWire:
 
     def unary(self, method: str, request: bytes, context: Any) -> bytes:
         try:
-            return self._channel.unary_unary(method)(request, timeout=60)
+            return self._channel.unary_unary(method)(request, timeout=180)
         except self.grpc.RpcError as error:
             context.abort(error.code(), error.details())
 

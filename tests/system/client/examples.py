@@ -66,7 +66,7 @@ class Program:
     def stop(self) -> str:
         """Sends SIGTERM; returns the program's output."""
         self.process.send_signal(signal.SIGTERM)
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=180)
         assert self.process.returncode == 0, f"ended with {self.process.returncode}:\n{self.log()}"
         return output
 

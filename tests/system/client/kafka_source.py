@@ -110,7 +110,7 @@ class KafkaSource(Source):
         from confluent_kafka import KafkaException
 
         wait_until(
-            lambda: sum(self.committed().values()), lambda seen: seen == total, timeout=60,
+            lambda: sum(self.committed().values()), lambda seen: seen == total, timeout=180,
             what=f"offsets of {total} records to be committed", ignoring=(KafkaException,),
         )  # fmt: skip
 
@@ -140,7 +140,7 @@ class KafkaSource(Source):
             shares = list(members.values())
             return len(shares) == count and all(shares) and sum(map(len, shares)) == self.partitions
 
-        wait_until(self.members, is_shared, timeout=60, what=f"{count} members that share the partitions")
+        wait_until(self.members, is_shared, timeout=180, what=f"{count} members that share the partitions")
 
     def delete_offsets(self) -> None:
         self.admin.delete_consumer_groups([self.group])[self.group].result()

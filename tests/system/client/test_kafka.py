@@ -218,7 +218,7 @@ def test_a_partition_waits_for_handlers_that_have_begun(
         first.wait_for("all to be received", received=200)
         second = consume(**options)
         wait_until(
-            lambda: first.state()["outstanding_messages"], lambda seen: seen <= 101, timeout=60,
+            lambda: first.state()["outstanding_messages"], lambda seen: seen <= 101, timeout=180,
             what="the first process to drop what no handler of a partition has begun with",
         )  # fmt: skip
         blocker.execute("ROLLBACK")
@@ -378,7 +378,7 @@ def test_going_back_takes_all_partitions(topic: KafkaSource, target: Target, con
     consumers.pop().stop()
     wait_until(
         lambda: target.value("SELECT count(*) FROM inbox.offsets WHERE reset_pending"), lambda n: n == 0,
-        timeout=60, what="the reset to be carried out",
+        timeout=180, what="the reset to be carried out",
     )  # fmt: skip
 
 
@@ -464,7 +464,7 @@ def test_a_topic_that_comes_later(topic: KafkaSource) -> None:
 
     later = f"{topic.name}-later"
     reader = topic.read(topics=later, **{"topic.metadata.refresh.interval.ms": 500})
-    wait_until(reader.log, lambda log: later in log, timeout=60, what="a warning")
+    wait_until(reader.log, lambda log: later in log, timeout=180, what="a warning")
     topic.admin.create_topics([NewTopic(later, 1, 1)])[later].result()
     topic.producer.produce(later, b"1")
     topic.flush()

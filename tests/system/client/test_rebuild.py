@@ -155,7 +155,7 @@ def test_a_projection_is_rebuilt_beside_the_old_one(
     new.process.send_signal(signal.SIGCONT)
 
     again = (psycopg.errors.RaiseException, psycopg.errors.LockNotAvailable)
-    wait_until(swapped, timeout=60, what="the new one to take the old one's place", ignoring=again)
+    wait_until(swapped, timeout=180, what="the new one to take the old one's place", ignoring=again)
 
     old.stop()
     for command in drop.splitlines() if way.over_pull else drop.splitlines()[:1]:

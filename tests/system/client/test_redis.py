@@ -300,7 +300,9 @@ def test_a_failover_with_sentinel(make_stream: MakeStream, start: Start) -> None
         what="the replica to be known",
     )
     primary.kill()
-    wait_until(lambda: client.role()[0], lambda role: role in ("master", b"master"), what="another primary", timeout=60)
+    wait_until(
+        lambda: client.role()[0], lambda role: role in ("master", b"master"), what="another primary", timeout=180
+    )
     client.xadd(stream.name, {"payload": "2"})
     more = reader.receive(1)
     assert payloads(more) == ["2"]

@@ -123,7 +123,7 @@ class FaultProxy(Receiver):
 
 
 def ask(port: int, request: Request) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=180)
     try:
         headers = [(n, v) for n, v in request.header_list if n.lower() not in OF_THE_CONNECTION]
         connection.putrequest(request.method, request.target, skip_host=True, skip_accept_encoding=True)

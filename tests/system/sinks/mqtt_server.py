@@ -89,7 +89,7 @@ class MqttServer:
                 ["setpriv", "--pdeathsig", "KILL", *self.command()],
                 cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-        wait_until(self.answers, timeout=60, what="the broker to answer")
+        wait_until(self.answers, timeout=180, what="the broker to answer")
 
     def answers(self) -> bool:
         assert self.process is not None

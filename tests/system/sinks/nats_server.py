@@ -120,7 +120,7 @@ class NatsServer:
                 cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         self._said = self.log.read_text(errors="replace").count("Server is ready")
-        wait_until(self.answers, timeout=60, what="nats-server to answer")
+        wait_until(self.answers, timeout=180, what="nats-server to answer")
 
     def answers(self) -> bool:
         assert self.process is not None

@@ -61,7 +61,7 @@ class RedisServer:
                 ["setpriv", "--pdeathsig", "KILL", "redis-server", str(self.configuration), *mode],
                 cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-        wait_until(self.answers, timeout=60, what="Redis to answer")
+        wait_until(self.answers, timeout=180, what="Redis to answer")
 
     def answers(self) -> bool:
         assert self.process is not None

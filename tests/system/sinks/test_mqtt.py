@@ -300,7 +300,7 @@ def test_two_clients_with_one_client_id_are_reported(mqtt: MqttSink, db: Databas
         wait_until(lambda: rival.times, lambda times: times > 1, what="the rival to be ended")
     finally:
         rival.close()
-    mqtt.wait_for(ids, timeout=60)
+    mqtt.wait_for(ids, timeout=180)
     db.wait_settled()
     assert in_trouble(db) == []
 
@@ -370,7 +370,7 @@ def test_unconfirmed_messages_are_sent_again_after_a_broker_is_killed(
         own_broker.start()
         sink.reader.wait()
         sink.proxy.listen()
-        messages: list[Message] = sink.wait_for(ids + more, timeout=60)
+        messages: list[Message] = sink.wait_for(ids + more, timeout=180)
         db.wait_settled()
         assert {message.event_id for message in messages} == set(ids + more)
         assert in_trouble(db) == []
@@ -392,7 +392,7 @@ def test_a_broker_that_is_shut_down(own_broker: Mosquitto, db: Database) -> None
         own_broker.start()
         sink.reader.wait()
         sink.proxy.listen()
-        sink.wait_for(ids + more, timeout=60)
+        sink.wait_for(ids + more, timeout=180)
         db.wait_settled()
         assert in_trouble(db) == []
     finally:

@@ -255,7 +255,7 @@ def test_a_server_that_is_killed(mortal: RabbitmqServer, db: Database) -> None:
     mortal.start()
     rabbit.connection = mortal.connect()
     rabbit.channel = rabbit.connection.channel()
-    rabbit.wait_for(ids, timeout=60)
+    rabbit.wait_for(ids, timeout=180)
     db.wait_settled()
     wait_until(lambda: in_trouble(db), lambda seen: seen == [], what="nothing to be in trouble")
     rabbit.close()
