@@ -5,13 +5,12 @@
 
 source "$(dirname "$0")/common.sh"
 
-need_packages "${build_packages[@]}" "${library_packages[@]}" clang-tidy-16 clang-16
+need_packages "${build_packages[@]}" "${library_packages[@]}" "${unit_packages[@]}" clang-tidy-16 clang-16
 directory=$build-tidy
 mkdir -p "$directory"
 configure dev "$directory"
-# Files that the build makes.
-build_targets "$directory" pg_inbox_sql pg_outbox_edition inbox_pubsub outboxctl_files
+build_targets "$directory" client/sources/pubsub.pb.h # the one header that the build makes
 cd "$repository"
-[ $# -gt 0 ] || mapfile -t files < <(git ls-files 'bgworker/*.cpp' 'client/*.cpp' 'extension/*.cpp' 'lib/*.cpp' 'relay/*.cpp' 'tools/*.cpp')
+[ $# -gt 0 ] || mapfile -t files < <(git ls-files {bgworker,client,extension,lib,relay,tools}/'*.cpp')
 [ $# -eq 0 ] || files=("$@")
-printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-16 -p "$directory" --quiet 2>/dev/null
+printf '%s\n' "${files[@]}" | xargs -d '\n' -P "$(nproc)" -n 4 clang-tidy-16 -p "$directory" --quiet

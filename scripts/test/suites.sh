@@ -50,10 +50,7 @@ run_check() {
 
 run_docs() { count_command docs "$repository/scripts/docs.sh"; }
 
-run_tidy() {
-    need_packages clang-tidy-16
-    count_command tidy "$repository/scripts/tidy.sh"
-}
+run_tidy() { count_command tidy "$repository/scripts/tidy.sh"; }
 
 run_unit() { build_and_run_units $preset "$build" unit; }
 
@@ -110,7 +107,7 @@ run_system() {
     run_pytest system
 }
 
-# What they test is SQL, catalogs, transactions, WAL, locks, workers and dumps. Sinks, programs beside the server and the client
+# They test SQL, catalogs, transactions, WAL, locks, workers and dumps. Sinks, programs beside the server and the client
 # are left out: to them a server is what libpq shows.
 run_server() {
     build_tests
