@@ -24,6 +24,7 @@ READ = (*ENDINGS, "txt", "yml", "toml", "in")
 # Not in the repository: made by the build, installed, or of other projects.
 ELSEWHERE = (
     # of our build
+    "client/sources/pubsub.pb.h",
     "tests/unit/all",
     "tests/upgrade",  # of scripts/freeze.sh
     "extension/*.control",
