@@ -69,7 +69,7 @@ run_changed() {
     python3 "$repository/tests/layout/changed.py" "$changed_since" "$repository" >"$results/changed"
     if [ ! -s "$results/changed" ]; then
         say "no test has changed since $changed_since"
-        return
+        exit 0
     fi
     export REQUIRE_ALL_TESTS=1
     build_tests
