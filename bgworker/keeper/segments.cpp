@@ -208,7 +208,10 @@ static void empty_segment(int number, Round& round, TimestampTz now) {
         SPI_connect();
         if (!locked) {
             come_back_at(round, later(now, locked_milliseconds));
-        } else if (is_free(number) && !is_being_read(number)) {
+        } else if (const bool free = is_free(number); free && is_being_read(number)) {
+            // The relay has settled all of it, and told so, before it lets go of the window.
+            come_back_at(round, later(now, locked_milliseconds));
+        } else if (free) {
             execute(psprintf("TRUNCATE ONLY outbox.event_%d", number), SPI_OK_UTILITY);
             execute(psprintf("UPDATE outbox.ring SET since = clock_timestamp() WHERE number = %d",
                              number),
