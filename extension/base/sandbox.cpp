@@ -47,7 +47,8 @@ static void look_at_clock() {
     const int64 elapsed = (GetCurrentTimestamp() - started_at) / 1000;
     const int limit = settings::expression_timeout;
     const bool nobody_looked = is_over && QueryCancelPending;
-    const bool holds_nothing = InterruptHoldoffCount <= 1 && CritSectionCount == 0;  // 1 is the handler's
+    const bool holds_nothing =
+        InterruptHoldoffCount <= 1 && CritSectionCount == 0;  // 1 is the handler's
     if (elapsed < limit && !ProcDiePending)
         return;
     if (nobody_looked && holds_nothing &&

@@ -269,8 +269,7 @@ static Oid common_role(const Capture& capture, const Source& source) {
     const Oid owners = weaker_of(capture.owner, source.relation->rd_rel->relowner);
     if (!OidIsValid(owners) || !DatumGetBool(source.values[CapturedConditional]))
         return owners;
-    return weaker_of(owners,
-                     get_role_oid(NameStr(*DatumGetName(source.values[CapturedBy])), true));
+    return weaker_of(owners, get_role_oid(NameStr(*DatumGetName(source.values[CapturedBy])), true));
 }
 
 void check_owners(const Capture& capture, Relation table) {
@@ -378,10 +377,10 @@ static List* add_parents(List* relations, Oid relation) {
 // Checks what the functions below rely on. The owner of the extension can alter its tables.
 static void check_captured_table(Relation table) {
     static constexpr Oid types[] = {
-        REGCLASSOID,  TEXTOID,  NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
-        NAMEARRAYOID, JSONBOID, NAMEARRAYOID, NAMEARRAYOID, TEXTOID, BOOLOID, TEXTOID,
-        BOOLOID,      TEXTOID,  TEXTOID,      TEXTOID,      TEXTOID, TEXTOID, TEXTOID,
-        TEXTOID,      NAMEARRAYOID, OIDARRAYOID, NAMEOID,
+        REGCLASSOID,  TEXTOID,      NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
+        NAMEARRAYOID, JSONBOID,     NAMEARRAYOID, NAMEARRAYOID, TEXTOID, BOOLOID, TEXTOID,
+        BOOLOID,      TEXTOID,      TEXTOID,      TEXTOID,      TEXTOID, TEXTOID, TEXTOID,
+        TEXTOID,      NAMEARRAYOID, OIDARRAYOID,  NAMEOID,
     };
     static_assert(lengthof(types) == CapturedBy + 1);
     check_columns(table, types, true);

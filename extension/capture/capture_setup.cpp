@@ -48,7 +48,8 @@ static Node* analyze_condition(void* argument) {
 
 static Node* given_condition(Relation table, const char* text) {
     GivenCondition given = {table, text};
-    return make_in_sandbox(weaker_of(GetUserId(), table->rd_rel->relowner), analyze_condition, &given);
+    return make_in_sandbox(weaker_of(GetUserId(), table->rd_rel->relowner), analyze_condition,
+                           &given);
 }
 
 // The condition of the captured table, for columns of a partition or child.
@@ -57,8 +58,8 @@ static Node* copied_condition(Oid captured, Relation member) {
     const char* text = text_of_condition(table);
     Node* condition = nullptr;
     if (text != nullptr)
-        condition = static_cast<Node*>(linitial(
-            map_partition_varattnos(list_make1(stringToNode(text)), 1, member, table)));
+        condition = static_cast<Node*>(
+            linitial(map_partition_varattnos(list_make1(stringToNode(text)), 1, member, table)));
     table_close(table, NoLock);
     return condition;
 }
@@ -129,7 +130,8 @@ static Node* condition_for(const TriggerKind& kind, Node* condition) {
 static void add_dependencies(const ObjectAddress& trigger, Relation table, Node* condition) {
     ParseState* state = make_parsestate(nullptr);
     for (const char* row : {"old", "new"})
-        addRangeTableEntryForRelation(state, table, AccessShareLock, makeAlias(row, NIL), false, false);
+        addRangeTableEntryForRelation(state, table, AccessShareLock, makeAlias(row, NIL), false,
+                                      false);
     recordDependencyOnExpr(&trigger, condition, state->p_rtable, DEPENDENCY_NORMAL);
 }
 

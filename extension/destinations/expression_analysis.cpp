@@ -17,9 +17,9 @@ static Node* find_column(ParseState*, ColumnRef* reference, Node* found) {
         return nullptr;
     for (size_t i = 0; i < lengthof(expression_columns); i++)
         if (strcmp(strVal(name), expression_columns[i].name) == 0)
-            return reinterpret_cast<Node*>(makeVar(1, static_cast<AttrNumber>(i + 1),
-                                                   expression_columns[i].type, -1,
-                                                   get_typcollation(expression_columns[i].type), 0));
+            return reinterpret_cast<Node*>(
+                makeVar(1, static_cast<AttrNumber>(i + 1), expression_columns[i].type, -1,
+                        get_typcollation(expression_columns[i].type), 0));
     return nullptr;
 }
 

@@ -15,19 +15,19 @@ constexpr struct {
     Oid type;
     LogColumn from;
 } expression_columns[] = {{"event_id", UUIDOID, LogEventId},
-               {"topic", TEXTOID, LogTopic},
-               {"aggregate_type", TEXTOID, LogAggregateType},
-               {"aggregate_id", TEXTOID, LogAggregateId},
-               {"event_type", TEXTOID, LogEventType},
-               {"version", INT8OID, LogVersion},
-               {"schema_version", INT4OID, LogSchemaVersion},
-               {"ordering_key", TEXTOID, LogOrderingKey},
-               {"content_type", TEXTOID, LogContentType},
-               {"payload", JSONBOID, LogPayload},
-               {"headers", JSONBOID, LogHeaders},
-               {"occurred_at", TIMESTAMPTZOID, LogOccurredAt},
-               {"source_event_id", UUIDOID, LogSourceEventId},
-               {"position", INT8OID, LogPosition}};
+                          {"topic", TEXTOID, LogTopic},
+                          {"aggregate_type", TEXTOID, LogAggregateType},
+                          {"aggregate_id", TEXTOID, LogAggregateId},
+                          {"event_type", TEXTOID, LogEventType},
+                          {"version", INT8OID, LogVersion},
+                          {"schema_version", INT4OID, LogSchemaVersion},
+                          {"ordering_key", TEXTOID, LogOrderingKey},
+                          {"content_type", TEXTOID, LogContentType},
+                          {"payload", JSONBOID, LogPayload},
+                          {"headers", JSONBOID, LogHeaders},
+                          {"occurred_at", TIMESTAMPTZOID, LogOccurredAt},
+                          {"source_event_id", UUIDOID, LogSourceEventId},
+                          {"position", INT8OID, LogPosition}};
 constexpr AttrNumber payload_column = 10;
 static_assert(expression_columns[payload_column - 1].from == LogPayload);
 

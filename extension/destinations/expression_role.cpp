@@ -6,7 +6,12 @@
 namespace outbox {
 
 // Columns of outbox.expression.
-enum ExpressionColumn { ExpressionDestination, ExpressionOption, ExpressionOwner, ExpressionColumns };
+enum ExpressionColumn {
+    ExpressionDestination,
+    ExpressionOption,
+    ExpressionOwner,
+    ExpressionColumns
+};
 
 static Oid find_expression_table() {
     const Oid table = get_relname_relid("expression", get_namespace_oid("outbox", false));
@@ -21,7 +26,8 @@ static bool is_about(TupleTableSlot* row, const char* destination, const char* o
     slot_getallattrs(row);
     return !row->tts_isnull[ExpressionDestination] && !row->tts_isnull[ExpressionOption] &&
            !row->tts_isnull[ExpressionOwner] &&
-           strcmp(NameStr(*DatumGetName(row->tts_values[ExpressionDestination])), destination) == 0 &&
+           strcmp(NameStr(*DatumGetName(row->tts_values[ExpressionDestination])), destination) ==
+               0 &&
            strcmp(TextDatumGetCString(row->tts_values[ExpressionOption]), option) == 0;
 }
 
@@ -87,9 +93,8 @@ static bool is_written_destination(Oid server, Oid wrapper) {
     HeapTuple row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(server));
     if (!HeapTupleIsValid(row))
         return false;
-    const bool result =
-        strcmp(GetForeignDataWrapper(wrapper)->fdwname, "pg_outbox") == 0 &&
-        TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data));
+    const bool result = strcmp(GetForeignDataWrapper(wrapper)->fdwname, "pg_outbox") == 0 &&
+                        TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->t_data));
     ReleaseSysCache(row);
     return result;
 }
@@ -117,12 +122,14 @@ static void check_expression(const ForeignServer& server, GivenExpression given)
         if (role != nobody || error->sqlerrcode != ERRCODE_INSUFFICIENT_PRIVILEGE)
             PG_RE_THROW();
         FlushErrorState();
-        ereport(WARNING,
-                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-                 errmsg("option \"%s\" cannot be evaluated: %s", given.option, error->message),
-                 errdetail("A superuser owns the destination, and its expressions have the rights of "
-                           "everybody only."),
-                 errhint("ALTER SERVER ... OWNER TO a role that has the right, or grant it to PUBLIC.")));
+        ereport(
+            WARNING,
+            (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+             errmsg("option \"%s\" cannot be evaluated: %s", given.option, error->message),
+             errdetail("A superuser owns the destination, and its expressions have the rights of "
+                       "everybody only."),
+             errhint(
+                 "ALTER SERVER ... OWNER TO a role that has the right, or grant it to PUBLIC.")));
     }
     PG_END_TRY();
 }
@@ -137,10 +144,11 @@ static void execute(const char* statement, const char* destination, const char* 
 
 static void note_expression(const ForeignServer& server, const char* option, bool set) {
     SPI_connect();
-    execute(set ? "INSERT INTO outbox.expression VALUES ($1, $2, $3) "
-                  "ON CONFLICT (destination, option) DO UPDATE SET owner = excluded.owner"
-                : "DELETE FROM outbox.expression WHERE destination = $1 AND option = $2 AND $3 <> 0",
-            server.servername, option, server.owner);
+    execute(
+        set ? "INSERT INTO outbox.expression VALUES ($1, $2, $3) "
+              "ON CONFLICT (destination, option) DO UPDATE SET owner = excluded.owner"
+            : "DELETE FROM outbox.expression WHERE destination = $1 AND option = $2 AND $3 <> 0",
+        server.servername, option, server.owner);
     SPI_finish();
 }
 

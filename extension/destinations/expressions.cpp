@@ -84,8 +84,8 @@ bool Expressions::took_long() const {
 static TupleDesc form_of_events() {
     TupleDesc form = CreateTemplateTupleDesc(lengthof(expression_columns));
     for (size_t i = 0; i < lengthof(expression_columns); i++)
-        TupleDescInitEntry(form, static_cast<AttrNumber>(i + 1), expression_columns[i].name, expression_columns[i].type,
-                           -1, 0);
+        TupleDescInitEntry(form, static_cast<AttrNumber>(i + 1), expression_columns[i].name,
+                           expression_columns[i].type, -1, 0);
     return form;
 }
 

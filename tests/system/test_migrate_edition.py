@@ -133,7 +133,7 @@ class World:
         self.database.execute(f"GRANT SELECT ON outbox.event TO {roles['reader']} WITH GRANT OPTION")
         self.database.execute(f"GRANT SELECT (destination, paused) ON outbox.cursor TO {roles['reader']}")
         self.database.execute(f"GRANT USAGE ON SCHEMA outbox TO {roles['reader']}")
-        self.database.execute(f"GRANT EXECUTE ON FUNCTION outbox.event_status(uuid) TO {roles['reader']}")
+        self.database.execute(f"GRANT EXECUTE ON FUNCTION outbox.event_status TO {roles['reader']}")
 
     def events(self) -> None:
         for segment in (0, 2):

@@ -2,14 +2,15 @@
 -- by the statement that sets them, and run as its owner, in a sandbox that only reads
 -- (extension/base/sandbox.hpp, extension/destinations/expression_role.hpp).
 
--- Who owned a destination when an expression was set. Rows are not dumped: a restore sets them anew.
+-- The owner of a destination when an expression was set. Rows are not dumped, because a restore sets the
+-- options.
 CREATE TABLE outbox.expression (
     destination name NOT NULL,
     option      text NOT NULL,
     owner       oid  NOT NULL,
     PRIMARY KEY (destination, option)
 );
-COMMENT ON TABLE outbox.expression IS 'whose expressions destinations have; they wait after a change of owner';
+COMMENT ON TABLE outbox.expression IS 'owners of expressions of destinations; after a change of owner these wait';
 COMMENT ON COLUMN outbox.expression.destination IS 'the destination';
 COMMENT ON COLUMN outbox.expression.option IS 'filter or payload';
 COMMENT ON COLUMN outbox.expression.owner IS 'the role that owned the destination when the option was set';
