@@ -1,8 +1,4 @@
-"""Text of a role that becomes code: it runs with no more rights than its author had, whoever touches the object later.
-
-Each trap runs a program of the operating system where it runs with enough rights, and otherwise says nothing: a
-transaction that only reads may do that, too.
-"""
+"""Text of a role that becomes code: it runs with no more rights than its author had, whoever touches the object later."""
 
 from __future__ import annotations
 
@@ -11,40 +7,12 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
-from cluster import SUPERUSER, MakeCluster
+from cluster import MakeCluster
 from database import Database, create_database
 from waiting import wait_until
 
 from .attacker import Attacker, NewAttacker
-
-
-class Traps:
-    """Code of a role, and what shows that it ran with the rights of a superuser."""
-
-    def __init__(self, attacker: Attacker, folder: Path) -> None:
-        me = attacker.role
-        folder.chmod(0o777)
-        self.file = folder / "sprung"
-        attacker.execute(f"""
-            CREATE FUNCTION {me}.strike() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-              IF pg_catalog.pg_has_role('{SUPERUSER}', 'USAGE') THEN
-                EXECUTE 'COPY (SELECT 1) TO PROGRAM ''touch {self.file}''';
-              END IF;
-              RETURN true; END $$;
-            CREATE DOMAIN {me}.d AS int CHECK ({me}.strike());
-            CREATE TYPE {me}.pair AS (a {me}.d);
-            CREATE FUNCTION {me}.folds(int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$ BEGIN
-              RETURN {me}.strike(); END $$;
-            CREATE FUNCTION {me}.less(int, int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$ BEGIN
-              RETURN {me}.strike(); END $$;
-            CREATE OPERATOR {me}.< (LEFTARG = int, RIGHTARG = int, FUNCTION = {me}.less)""")
-        # Literals of a domain run its CHECK as soon as they are analyzed, and constants when they are planned.
-        self.condition = (
-            f"'{{1}}'::{me}.d[] IS NOT NULL AND '(1)'::{me}.pair IS NOT NULL AND {me}.folds(1) AND 1 OPERATOR({me}.<) 2"
-        )
-
-    def sprung(self) -> bool:
-        return self.file.exists()
+from .traps import Traps
 
 
 def integrator(database: Database, new_attacker: NewAttacker) -> Attacker:
@@ -90,10 +58,10 @@ TOUCHES = {
 
 @pytest.mark.parametrize("touch", TOUCHES)
 def test_a_superuser_who_touches_a_destination_runs_no_code_of_its_owner(
-    database: Database, new_attacker: NewAttacker, tmp_path: Path, touch: str
+    database: Database, new_attacker: NewAttacker, open_folder: Path, touch: str
 ) -> None:
     attacker = integrator(database, new_attacker)
-    traps = Traps(attacker, tmp_path)
+    traps = Traps(attacker, open_folder)
     make_server(attacker, traps.condition)
     literal = sql.Literal(traps.condition).as_string(database.connection)
     database.execute(TOUCHES[touch].format(me=attacker.role, filter=literal))
@@ -123,7 +91,7 @@ def test_expressions_wait_after_a_change_of_owner_until_the_new_owner_sets_them(
 
 
 def test_a_function_that_is_changed_later_gets_no_rights_of_a_new_owner(
-    database: Database, new_attacker: NewAttacker, tmp_path: Path
+    database: Database, new_attacker: NewAttacker, open_folder: Path
 ) -> None:
     attacker = integrator(database, new_attacker)
     me = attacker.role
@@ -135,7 +103,7 @@ def test_a_function_that_is_changed_later_gets_no_rights_of_a_new_owner(
     database.execute("ALTER SERVER d OWNER TO CURRENT_USER")
     attacker.execute(f"""
         CREATE OR REPLACE FUNCTION {me}.f(jsonb) RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$ BEGIN
-          IF current_user <> '{me}' THEN COPY (SELECT 1) TO PROGRAM 'touch {tmp_path}/owned'; END IF;
+          IF current_user <> '{me}' THEN COPY (SELECT 1) TO PROGRAM 'touch {open_folder}/owned'; END IF;
           RETURN true; END $$""")
     deliver(database)
     wait_for_state(database, "misconfigured")
@@ -143,7 +111,7 @@ def test_a_function_that_is_changed_later_gets_no_rights_of_a_new_owner(
     database.execute(f"GRANT USAGE ON SCHEMA {me} TO PUBLIC")
     database.execute(f"ALTER SERVER d OPTIONS (SET filter '{me}.f(payload)')")
     wait_until(lambda: database.execute("SELECT last_error FROM outbox.delivery"), bool, what="the event to fail")
-    assert not (tmp_path / "owned").exists()
+    assert not (open_folder / "owned").exists()
 
 
 def test_create_if_not_exists_confirms_nothing(database: Database, new_attacker: NewAttacker) -> None:
@@ -279,10 +247,10 @@ MEMBERS = {
 
 @pytest.mark.parametrize("change", MEMBERS)
 def test_ddl_of_a_superuser_runs_no_condition(
-    database: Database, new_attacker: NewAttacker, tmp_path: Path, change: str
+    database: Database, new_attacker: NewAttacker, open_folder: Path, change: str
 ) -> None:
     mallory = new_attacker("outbox.grant_capture")
-    traps = Traps(mallory, tmp_path)
+    traps = Traps(mallory, open_folder)
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     mallory.execute("SELECT outbox.capture('t', condition => %s)", (traps.condition,))
     with database.connect() as session:
@@ -292,10 +260,10 @@ def test_ddl_of_a_superuser_runs_no_condition(
 
 
 def test_ddl_of_a_superuser_on_a_child_runs_no_condition(
-    database: Database, new_attacker: NewAttacker, tmp_path: Path
+    database: Database, new_attacker: NewAttacker, open_folder: Path
 ) -> None:
     mallory = new_attacker("outbox.grant_capture")
-    traps = Traps(mallory, tmp_path)
+    traps = Traps(mallory, open_folder)
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     mallory.execute("SELECT outbox.capture('t', condition => %s)", (f"id > 0 AND {traps.condition}",))
     database.execute("CREATE TABLE public.child (extra int, v text, id int NOT NULL)")
@@ -308,10 +276,10 @@ def test_ddl_of_a_superuser_on_a_child_runs_no_condition(
 
 
 def test_an_insert_of_others_plans_no_condition_as_the_new_owner(
-    database: Database, new_attacker: NewAttacker, tmp_path: Path
+    database: Database, new_attacker: NewAttacker, open_folder: Path
 ) -> None:
     mallory = new_attacker("outbox.grant_capture", "outbox.grant_produce")
-    traps = Traps(mallory, tmp_path)
+    traps = Traps(mallory, open_folder)
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     mallory.execute("SELECT outbox.capture('t', condition => %s)", (traps.condition,))
     database.execute(
@@ -323,10 +291,10 @@ def test_an_insert_of_others_plans_no_condition_as_the_new_owner(
 
 
 def test_a_backfill_of_a_new_owner_runs_no_condition_of_the_former(
-    database: Database, new_attacker: NewAttacker, tmp_path: Path
+    database: Database, new_attacker: NewAttacker, open_folder: Path
 ) -> None:
     mallory = new_attacker("outbox.grant_capture")
-    traps = Traps(mallory, tmp_path)
+    traps = Traps(mallory, open_folder)
     mallory.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     mallory.execute("INSERT INTO t VALUES (1, 'a')")
     mallory.execute("SELECT outbox.capture('t', condition => %s)", (traps.condition,))

@@ -44,7 +44,7 @@ COMMENT ON FUNCTION outbox_internal.lock_captured(regclass) IS 'keeps others fro
 
 -- Triggers fire in the order of their names. These come first, because changes by other triggers
 -- must come later in the log.
-CREATE FUNCTION outbox_internal.add_capture_triggers("table" regclass, condition text, on_truncate text)
+CREATE FUNCTION outbox_internal.add_capture_triggers(member regclass, condition text, on_truncate text)
 RETURNS void
 LANGUAGE c VOLATILE
 SET search_path = pg_catalog, pg_temp
