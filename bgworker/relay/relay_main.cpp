@@ -133,7 +133,7 @@ static void misconfigured(const char* error) {
 }
 
 static Expressions expressions() {
-    return {home->config.owner, home->config.expressions()};
+    return {my_name(), home->config.owner, home->config.expressions()};
 }
 
 // Begins to evaluate expressions. Returns false, and stops the relay, if they cannot be.
@@ -680,6 +680,8 @@ static void run() {
         if (!home->relay.started())
             continue;
         show_progress();
+        if (left_by_force())
+            break;  // another process goes on; the fault of the event is recorded
         wait_for_something();
     }
 }

@@ -1,10 +1,12 @@
 // Conditions of captures. They are stored in the triggers, so PostgreSQL keeps them correct when
 // columns are renamed.
 //
+// They are planned and evaluated as PostgreSQL does with the WHEN of a trigger: as the role that
+// changes the row. Looking at a capture plans nothing, because that may be done for any role.
+//
 // They may call functions of the table's owner. Such a function may change the same table, which
 // evaluates the condition again, or capture the table again, or raise an error. So each evaluation
 // owns the state that it works with.
-#include "extension/base/owners_rights.hpp"
 #include "extension/capture/capture_event.hpp"
 #include "extension/citus/citus_table.hpp"
 
@@ -17,9 +19,7 @@ struct CaptureCondition {
     ExprContext* context;  // the context of the row
 };
 
-// Returns the text of the condition in our DELETE trigger, where the row is OLD, that is varno 1.
-// Conditions of other triggers with this name are ignored.
-static const char* condition_text(Relation relation) {
+const char* text_of_condition(Relation relation) {
     const Oid function = capture_function("capture_row");
     const TriggerDesc* triggers = relation->trigdesc;  // valid until the next catalog look-up
     for (int i = 0; triggers != nullptr && i < triggers->numtriggers; i++) {
@@ -39,9 +39,9 @@ static CaptureCondition* make_condition(const Capture& capture) {
     MemoryContext outer = MemoryContextSwitchTo(memory);
     auto* condition = static_cast<CaptureCondition*>(palloc(sizeof(CaptureCondition)));
     condition->memory = memory;
-    const OwnersRights rights(capture.code_runs_as);
-    condition->state = ExecInitQual(capture.condition, nullptr);
-    rights.give_back();
+    // Planning runs IMMUTABLE functions.
+    List* clauses = make_ands_implicit(expression_planner(capture.condition));
+    condition->state = ExecInitQual(clauses, nullptr);
     condition->context = CreateStandaloneExprContext();
     MemoryContextSwitchTo(outer);
     return condition;
@@ -69,23 +69,18 @@ static CaptureCondition* take_condition(const Capture& capture) {
     return condition;
 }
 
-void prepare_condition(Capture& capture, Relation relation) {
-    const char* text = condition_text(relation);
+void read_condition(Capture& capture, Relation relation) {
+    const char* text = text_of_condition(relation);
     if (text == nullptr)
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("the triggers that capture table \"%s\" are not complete",
                                RelationGetRelationName(relation)),
                         errhint("Call outbox.capture() again, with replace => true.")));
-    check_owners(capture, relation);
-    auto* clause = static_cast<Expr*>(stringToNode(text));
-    const OwnersRights rights(capture.code_runs_as);  // planning runs IMMUTABLE functions
-    capture.condition = make_ands_implicit(expression_planner(clause));
-    rights.give_back();
-    keep_condition(capture, make_condition(capture));
+    capture.condition = static_cast<Expr*>(stringToNode(text));
 }
 
 bool is_captured(const Capture& capture, TupleTableSlot* row) {
-    if (capture.condition == NIL)
+    if (capture.condition == nullptr)
         return true;
     CaptureCondition* condition = take_condition(capture);
     condition->context->ecxt_scantuple = row;

@@ -31,6 +31,11 @@ enum CapturedColumn {
     CapturedDeleteType,
     CapturedTruncateType,
     CapturedSnapshotType,
+    CapturedOnTruncate,
+    CapturedFire,
+    CapturedKnownColumns,
+    CapturedKnownMembers,
+    CapturedBy,
 };
 
 // A row of outbox.captured, and the relation whose rows are captured by it.
@@ -259,7 +264,24 @@ Oid capture_function(const char* name) {
                            ObjectIdGetDatum(get_namespace_oid("outbox", false)));
 }
 
+// The condition is code of the role that captured the table, also after a change of owner.
+static Oid common_role(const Capture& capture, const Source& source) {
+    const Oid owners = weaker_of(capture.owner, source.relation->rd_rel->relowner);
+    if (!OidIsValid(owners) || !DatumGetBool(source.values[CapturedConditional]))
+        return owners;
+    return weaker_of(owners, get_role_oid(NameStr(*DatumGetName(source.values[CapturedBy])), true));
+}
+
 void check_owners(const Capture& capture, Relation table) {
+    const bool one_owner = OidIsValid(weaker_of(capture.owner, table->rd_rel->relowner));
+    if (!OidIsValid(capture.code_runs_as) && one_owner)
+        ereport(ERROR,
+                (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+                 errmsg("the condition of the capture of table \"%s\" does not belong to its owner",
+                        get_rel_name(capture.table)),
+                 errdetail("Another role has called outbox.capture(), and its functions would run "
+                           "with the rights of the owner."),
+                 errhint("Call outbox.capture() again, with replace => true.")));
     if (!OidIsValid(capture.code_runs_as))
         ereport(ERROR,
                 (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -310,7 +332,7 @@ static Capture* make_capture(const Source& source) {
     capture.memory = CurrentMemoryContext;
     capture.table = DatumGetObjectId(source.values[CapturedRelation]);
     capture.owner = owner_of(capture.table);
-    capture.code_runs_as = weaker_of(capture.owner, source.relation->rd_rel->relowner);
+    capture.code_runs_as = common_role(capture, source);
     capture.aggregate_type = text_of(source, CapturedAggregateType);
     capture.topic = text_of(source, CapturedTopic);
     capture.insert_type = text_of(source, CapturedInsertType);
@@ -326,7 +348,7 @@ static Capture* make_capture(const Source& source) {
     use_all_columns(capture, source);
     check_form(capture);
     if (DatumGetBool(source.values[CapturedConditional]))
-        prepare_condition(capture, source.relation);
+        read_condition(capture, source.relation);
     return made;
 }
 
@@ -355,11 +377,12 @@ static List* add_parents(List* relations, Oid relation) {
 // Checks what the functions below rely on. The owner of the extension can alter its tables.
 static void check_captured_table(Relation table) {
     static constexpr Oid types[] = {
-        REGCLASSOID,  TEXTOID,  NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
-        NAMEARRAYOID, JSONBOID, NAMEARRAYOID, NAMEARRAYOID, TEXTOID, BOOLOID, TEXTOID,
-        BOOLOID,      TEXTOID,  TEXTOID,      TEXTOID,      TEXTOID, TEXTOID,
+        REGCLASSOID,  TEXTOID,      NAMEARRAYOID, NAMEARRAYOID, NAMEOID, TEXTOID, NAMEOID,
+        NAMEARRAYOID, JSONBOID,     NAMEARRAYOID, NAMEARRAYOID, TEXTOID, BOOLOID, TEXTOID,
+        BOOLOID,      TEXTOID,      TEXTOID,      TEXTOID,      TEXTOID, TEXTOID, TEXTOID,
+        TEXTOID,      NAMEARRAYOID, OIDARRAYOID,  NAMEOID,
     };
-    static_assert(lengthof(types) == CapturedSnapshotType + 1);
+    static_assert(lengthof(types) == CapturedBy + 1);
     check_columns(table, types, true);
 }
 
@@ -368,7 +391,7 @@ static void check_captured_row(Relation table, TupleTableSlot* row) {
          {CapturedAggregateType, CapturedAggregateId, CapturedRowKey, CapturedTopic,
           CapturedExcluded, CapturedOnUpdate, CapturedOldValues, CapturedOnDelete,
           CapturedConditional, CapturedInsertType, CapturedUpdateType, CapturedDeleteType,
-          CapturedTruncateType, CapturedSnapshotType})
+          CapturedTruncateType, CapturedSnapshotType, CapturedBy})
         check_value(table, row, column);
 }
 
@@ -476,7 +499,6 @@ static CacheEntry& entry_of(Oid relation) {
     return *entry;
 }
 
-// Planning a condition may run code of the table's owner, which may call this function again.
 static void build(CacheEntry& entry, Relation relation) {
     MemoryContext memory =
         AllocSetContextCreate(CurrentMemoryContext, "outbox capture", ALLOCSET_SMALL_SIZES);
@@ -498,7 +520,7 @@ const Capture* find_capture(Relation table) {
     if (cache == nullptr)
         make_cache();
     CacheEntry& entry = entry_of(RelationGetRelid(table));
-    // Planning a condition may invalidate the entry each time.
+    // Reading may invalidate the entry each time.
     for (int turn = 0; turn < max_turns; turn++) {
         if (!cache_valid)
             invalidate_all();

@@ -35,7 +35,7 @@ struct Capture {
     MemoryContext memory;
     Oid table;         // the captured table
     Oid owner;         // of that table
-    Oid code_runs_as;  // runs functions of both owners; InvalidOid if no role may
+    Oid code_runs_as;  // in backfills: has the rights of both owners; InvalidOid if no role may
     text* aggregate_type;
     ColumnList aggregate_id;
     bool has_ordering_key;  // of its own
@@ -56,7 +56,7 @@ struct Capture {
     CaptureColumn* columns;
     int column_count;
     AttrNumber last_column;
-    List* condition;                           // as planned; NIL if all rows are captured
+    Expr* condition;                           // nullptr if all rows are captured
     mutable CaptureCondition* idle_condition;  // nullptr if none is free
 };
 
@@ -64,7 +64,11 @@ struct Capture {
 // caller may lack.
 Oid capture_function(const char* name);
 
-// Reads and plans the condition that the triggers of the relation have.
-void prepare_condition(Capture& capture, Relation relation);
+// Returns the condition, as pg_node_tree, in our DELETE trigger, where the row is OLD, that is varno 1;
+// nullptr if there is none. Conditions of other triggers with this name are ignored.
+const char* text_of_condition(Relation relation);
+
+// Reads the condition that the triggers of the relation have.
+void read_condition(Capture& capture, Relation relation);
 
 }  // namespace outbox

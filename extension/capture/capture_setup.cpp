@@ -1,12 +1,17 @@
 // The triggers of captured tables. outbox.capture() and the event triggers call these functions to
 // create and drop them.
 //
-// Everything runs as the owner of the table (owners_rights.hpp): for a trigger on a partitioned
+// Triggers are made as the owner of the table (owners_rights.hpp): for a trigger on a partitioned
 // table PostgreSQL plans the expressions of its partition keys, and an event trigger may run as a
 // superuser. CREATE TRIGGER as a statement would need USAGE on our schema, which owners of tables
 // may lack.
+//
+// The text of a condition is analyzed once, by outbox.capture(), in a sandbox. Partitions and children
+// get a copy of the result: they may belong to a role with more rights, for which no code of the
+// condition may run.
 #include "extension/base/expression_text.hpp"
 #include "extension/base/owners_rights.hpp"
+#include "extension/base/sandbox.hpp"
 #include "extension/capture/capture_config.hpp"
 #include "extension/citus/citus_table.hpp"
 
@@ -20,19 +25,43 @@ static ExpressionText expression_of(const char* condition) {
     return {condition, "condition", "condition of outbox.capture()"};
 }
 
-// The condition as an expression over the columns of the table.
-static Node* analyze_condition(Relation table, const char* condition) {
-    const ExpressionText text = expression_of(condition);
+struct GivenCondition {
+    Relation table;
+    const char* text;
+};
+
+// The condition as an expression over the columns of the table, with varno 1.
+static Node* analyze_condition(void* argument) {
+    const auto* given = static_cast<const GivenCondition*>(argument);
+    const ExpressionText text = expression_of(given->text);
     const ExpressionErrors errors(text);
     ParseState* state = make_parsestate(nullptr);
     ParseNamespaceItem* item =
-        addRangeTableEntryForRelation(state, table, AccessShareLock, nullptr, false, true);
+        addRangeTableEntryForRelation(state, given->table, AccessShareLock, nullptr, false, true);
     addNSItemToQuery(state, item, false, true, true);
     Node* expression =
         transformWhereClause(state, parse_expression(text), EXPR_KIND_TRIGGER_WHEN, "condition");
     assign_expr_collations(state, expression);
     errors.end();
     return expression;
+}
+
+static Node* given_condition(Relation table, const char* text) {
+    GivenCondition given = {table, text};
+    return make_in_sandbox(weaker_of(GetUserId(), table->rd_rel->relowner), analyze_condition,
+                           &given);
+}
+
+// The condition of the captured table, for columns of a partition or child.
+static Node* copied_condition(Oid captured, Relation member) {
+    Relation table = table_open(captured, AccessShareLock);
+    const char* text = text_of_condition(table);
+    Node* condition = nullptr;
+    if (text != nullptr)
+        condition = static_cast<Node*>(
+            linitial(map_partition_varattnos(list_make1(stringToNode(text)), 1, member, table)));
+    table_close(table, NoLock);
+    return condition;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -87,24 +116,41 @@ static const char* name_of(Relation table) {
                                       RelationGetRelationName(table));
 }
 
-// Returns the condition about the row that the trigger fires for.
-static const char* text_of_condition(Relation table, const TriggerKind& kind, Node* condition) {
+// Returns the condition about the row that the trigger fires for; nullptr if there is none.
+static Node* condition_for(const TriggerKind& kind, Node* condition) {
     if (condition == nullptr || kind.row == nullptr)
-        return "";
-    return deparse_expression(condition, deparse_context_for(kind.row, RelationGetRelid(table)),
-                              true, false);
+        return nullptr;
+    auto* about = static_cast<Node*>(copyObjectImpl(condition));
+    if (kind.event == TRIGGER_TYPE_INSERT)
+        ChangeVarNodes(about, PRS2_OLD_VARNO, PRS2_NEW_VARNO, 0);
+    return about;
+}
+
+// CREATE TRIGGER notes what a condition needs only if it gets the text.
+static void add_dependencies(const ObjectAddress& trigger, Relation table, Node* condition) {
+    ParseState* state = make_parsestate(nullptr);
+    for (const char* row : {"old", "new"})
+        addRangeTableEntryForRelation(state, table, AccessShareLock, makeAlias(row, NIL), false,
+                                      false);
+    recordDependencyOnExpr(&trigger, condition, state->p_rtable, DEPENDENCY_NORMAL);
 }
 
 // A statement, which Citus sends to the shards and to the other nodes. There it runs with the
 // privileges of the table's owner.
-static void create_distributed_trigger(Relation table, const TriggerKind& kind,
-                                       const char* condition, const char* argument) {
+static void create_distributed_trigger(Relation table, const TriggerKind& kind, Node* condition,
+                                       const char* argument) {
+    const char* when =
+        condition == nullptr || kind.row == nullptr
+            ? ""
+            : psprintf("WHEN (%s)",
+                       deparse_expression(condition,
+                                          deparse_context_for(kind.row, RelationGetRelid(table)),
+                                          true, false));
     const char* statement = psprintf(
         "CREATE TRIGGER %s %s %s ON %s FOR EACH %s %s EXECUTE FUNCTION outbox.%s(%s)",
         quote_identifier(kind.name), kind.when == TRIGGER_TYPE_BEFORE ? "BEFORE" : "AFTER",
         kind.event_name, name_of(table), kind.event == TRIGGER_TYPE_TRUNCATE ? "STATEMENT" : "ROW",
-        *condition == '\0' ? "" : psprintf("WHEN (%s)", condition), kind.function,
-        quote_literal_cstr(argument));
+        when, kind.function, quote_literal_cstr(argument));
     SPI_connect();
     const int code = SPI_execute(statement, false, 0);
     if (code < 0)
@@ -114,9 +160,8 @@ static void create_distributed_trigger(Relation table, const TriggerKind& kind,
 
 static void create_trigger(Relation table, const TriggerKind& kind, Node* condition,
                            const CitusCapture& citus) {
-    const char* text = text_of_condition(table, kind, condition);
     if (citus.type != CitusType::none)
-        return create_distributed_trigger(table, kind, text, citus.argument);
+        return create_distributed_trigger(table, kind, condition, citus.argument);
     const char* schema = get_namespace_name(RelationGetNamespace(table));
     auto* statement = makeNode(CreateTrigStmt);
     statement->trigname = pstrdup(kind.name);
@@ -127,19 +172,21 @@ static void create_trigger(Relation table, const TriggerKind& kind, Node* condit
     statement->row = kind.event != TRIGGER_TYPE_TRUNCATE;
     statement->timing = kind.when;
     statement->events = kind.event;
-    if (*text != '\0')
-        statement->whenClause = parse_expression(expression_of(text));
     if (citus.argument != nullptr)
         statement->args = list_make1(makeString(pstrdup(citus.argument)));
-    CreateTrigger(statement, text, RelationGetRelid(table), InvalidOid, InvalidOid, InvalidOid,
-                  capture_function(kind.function), InvalidOid, nullptr, false, false);
+    Node* when = condition_for(kind, condition);
+    const ObjectAddress trigger =
+        CreateTrigger(statement, nullptr, RelationGetRelid(table), InvalidOid, InvalidOid,
+                      InvalidOid, capture_function(kind.function), InvalidOid, when, false, false);
+    if (when != nullptr)
+        add_dependencies(trigger, table, when);
     CommandCounterIncrement();
 }
 
 // PostgreSQL itself creates row triggers on partitions of a table, but not on other children, and
 // creates TRUNCATE triggers on neither. Existing triggers stay as they are.
-static void create_triggers(Relation table, Node* condition, const char* on_truncate,
-                            const CitusCapture& citus) {
+static void create_missing(Relation table, Node* condition, const char* on_truncate,
+                           const CitusCapture& citus) {
     for (const TriggerKind& kind : row_triggers)
         if (!has_trigger(table, kind))
             create_trigger(table, kind, condition, citus);
@@ -149,6 +196,19 @@ static void create_triggers(Relation table, Node* condition, const char* on_trun
         create_trigger(table, refuse_truncate, nullptr, citus);
     else if (strcmp(on_truncate, "announce") == 0)
         create_trigger(table, announce_truncate, nullptr, citus);
+}
+
+static void create_triggers(Relation table, Node* condition, const char* on_truncate) {
+    const Oid owner = table->rd_rel->relowner;
+    const CitusCapture citus = find_citus_capture(RelationGetRelid(table));
+    if (citus.type != CitusType::none)
+        check_may_capture(owner);
+    const OwnersRights rights(owner);
+    check_citus_type(citus.type, RelationGetRelationName(table));
+    create_missing(table, condition, on_truncate, citus);
+    rights.give_back();
+    if (citus.captured_type != CitusType::none && citus.type == CitusType::none)
+        allow_distributed_triggers();  // Citus is about to distribute a new partition
 }
 
 // Returns the names of the triggers that capture the table and that `concerns` accepts.
@@ -187,25 +247,29 @@ OUTBOX_FUNCTION(outbox_lock_captured) {
     PG_RETURN_VOID();
 }
 
-// (member regclass, condition text, on_truncate text)
+// (table regclass, condition text, on_truncate text)
 OUTBOX_FUNCTION(outbox_add_capture_triggers) {
     using namespace outbox;
     if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
         ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("argument is null")));
-    const Oid owner = check_owns_table(PG_GETARG_OID(0));
-    const CitusCapture citus = find_citus_capture(PG_GETARG_OID(0));
-    if (citus.type != CitusType::none)
-        check_may_capture(owner);
-    const OwnersRights rights(owner);
+    check_owns_table(PG_GETARG_OID(0));
     Relation table = table_open(PG_GETARG_OID(0), ShareRowExclusiveLock);
-    check_citus_type(citus.type, RelationGetRelationName(table));
     Node* condition =
-        PG_ARGISNULL(1) ? nullptr : analyze_condition(table, text_to_cstring(PG_GETARG_TEXT_PP(1)));
-    create_triggers(table, condition, text_to_cstring(PG_GETARG_TEXT_PP(2)), citus);
+        PG_ARGISNULL(1) ? nullptr : given_condition(table, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+    create_triggers(table, condition, text_to_cstring(PG_GETARG_TEXT_PP(2)));
     table_close(table, NoLock);
-    rights.give_back();
-    if (citus.captured_type != CitusType::none && citus.type == CitusType::none)
-        allow_distributed_triggers();  // Citus is about to distribute a new partition
+    PG_RETURN_VOID();
+}
+
+// (captured regclass, member regclass, on_truncate text)
+OUTBOX_FUNCTION(outbox_copy_capture_triggers) {
+    using namespace outbox;
+    check_owns_table(PG_GETARG_OID(0));
+    check_owns_table(PG_GETARG_OID(1));
+    Relation member = table_open(PG_GETARG_OID(1), ShareRowExclusiveLock);
+    create_triggers(member, copied_condition(PG_GETARG_OID(0), member),
+                    text_to_cstring(PG_GETARG_TEXT_PP(2)));
+    table_close(member, NoLock);
     PG_RETURN_VOID();
 }
 

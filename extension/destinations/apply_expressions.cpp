@@ -1,5 +1,5 @@
 // The expressions of destinations for SQL: for relays outside the server, and outbox.event_status().
-#include "extension/destinations/expressions.hpp"
+#include "extension/destinations/expression_role.hpp"
 #include "extension/log/log.hpp"
 
 namespace outbox {
@@ -8,8 +8,8 @@ namespace outbox {
 static Expressions expressions_of(const char* destination) {
     const ForeignServer* server = GetForeignServerByName(destination, true);
     if (server == nullptr)
-        return {InvalidOid, {}};
-    return {server->owner, expression_texts(server->options)};
+        return {destination, InvalidOid, {}};
+    return {destination, server->owner, expression_texts(server->options)};
 }
 
 static void replace(HeapTuple& event, TupleDesc form, const EventChange& change) {
@@ -106,4 +106,11 @@ OUTBOX_FUNCTION(outbox_expression_trouble) {
     if (trouble == nullptr)
         PG_RETURN_NULL();
     PG_RETURN_TEXT_P(cstring_to_text(text_of(trouble)));
+}
+
+// (destination name, role name)
+OUTBOX_FUNCTION(outbox_may_evaluate) {
+    const ForeignServer* server = GetForeignServerByName(NameStr(*PG_GETARG_NAME(0)), true);
+    const Oid role = get_role_oid(NameStr(*PG_GETARG_NAME(1)), false);
+    PG_RETURN_BOOL(server == nullptr || outbox::may_run_for(role, server->owner));
 }

@@ -251,8 +251,9 @@ BEGIN
         PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;
     PERFORM outbox_internal.save_captured(captured);
+    PERFORM outbox_internal.add_capture_triggers("table", condition, on_truncate);
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
-        PERFORM outbox_internal.add_capture_triggers(member, condition, on_truncate);
+        PERFORM outbox_internal.copy_capture_triggers("table", member, on_truncate);
     END LOOP;
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.set_capture_fire(member, fire);

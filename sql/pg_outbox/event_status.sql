@@ -181,7 +181,9 @@ END $$;
 --   RETRY           failed, and will be tried again
 --   DEAD            was given up, and waits for a decision
 --   DISCARDED       an operator gave it up
---   NOT SELECTED    the destination does not take its topic, or its filter excludes it as it is now
+--   NOT SELECTED    the destination does not take its topic, or its filter excludes it as it is now; a
+--                   filter is code of the destination's owner, and evaluated only for a caller whose
+--                   session that role may act in, no superuser for example
 --   NO DESTINATION  there is none
 --   GONE            not in the log any more: all destinations had settled it
 --   UNKNOWN         never committed here
@@ -189,6 +191,7 @@ END $$;
 -- next_retry_at is for the event, next_attempt_at for its destination while that fails.
 CREATE FUNCTION outbox.event_status(
     event_id uuid,
+    caller   outbox_internal.caller DEFAULT CURRENT_USER,
     OUT destination     name,
     OUT state           text,
     OUT since           timestamptz,
@@ -253,13 +256,16 @@ BEGIN
                 state := 'NOT SELECTED';
                 why := format('its topic is "%s", and the destination takes %s', event.topic, topics);
                 what_to_do := 'Change the option topics if it should take it; outbox.replay() delivers events of the past.';
-            ELSIF outbox_internal.is_filtered_out(event, target) THEN
+            ELSIF outbox_internal.may_evaluate(target, caller) AND outbox_internal.is_filtered_out(event, target) THEN
                 state := 'NOT SELECTED';
                 why := format('the filter of the destination excludes it: %s', outbox_internal.destination_option(target, 'filter'));
                 what_to_do := 'Change the option filter if it should take it; outbox.replay() delivers events of the past.';
             ELSE
                 SELECT s.state, s.since, s.why, s.what_to_do, s.next_attempt_at INTO state, since, why, what_to_do, next_attempt_at
                   FROM outbox_internal.state_in_log(event, target) AS s;
+                IF NOT outbox_internal.may_evaluate(target, caller) AND outbox_internal.destination_option(target, 'filter') IS NOT NULL THEN
+                    why := why || '; or its filter excludes it, which is code of the owner of the destination, and only for that role evaluated here';
+                END IF;
             END IF;
         END IF;
         -- Of the endpoints that are behind, only those that do not have it are listed.

@@ -6,7 +6,9 @@ The fixtures are those of the system tests, and `new_attacker`, which makes a ro
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,11 @@ def new_attacker(database: Database, new_role: NewRole) -> NewAttacker:
         return attacker
 
     return make
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder in which every user of the system may write."""
+    with tempfile.TemporaryDirectory(prefix="outbox-open-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)

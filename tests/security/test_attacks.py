@@ -103,6 +103,7 @@ ATTACKS = {
     "outbox_internal.check_choice": "choices that are NULL or many",
     "outbox_internal.check_moves": "a table of another role",
     "outbox_internal.add_capture_triggers": "triggers on another role's table; a condition that is code of its own",
+    "outbox_internal.copy_capture_triggers": "triggers on another role's table, with its own condition",
     "outbox_internal.drop_capture_triggers": "triggers of another role's table",
     "outbox_internal.captured_tree": "the children of a table that it may not see",
     "outbox_internal.event_type_of": "text without an end",

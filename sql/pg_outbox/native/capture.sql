@@ -51,6 +51,13 @@ SET search_path = pg_catalog, pg_temp
 AS 'MODULE_PATHNAME', 'outbox_add_capture_triggers';
 COMMENT ON FUNCTION outbox_internal.add_capture_triggers(regclass, text, text) IS 'gives a table the triggers that capture it';
 
+-- Gives a partition or child the triggers that it lacks, with the condition of the captured table.
+CREATE FUNCTION outbox_internal.copy_capture_triggers(captured regclass, member regclass, on_truncate text)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'outbox_copy_capture_triggers';
+
 -- Sets when the triggers that capture a table fire.
 CREATE FUNCTION outbox_internal.set_capture_fire(member regclass, fire text)
 RETURNS void

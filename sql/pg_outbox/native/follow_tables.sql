@@ -7,15 +7,14 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    condition CONSTANT text := outbox.capture_condition(captured);
-    capture   CONSTANT outbox.captured := c FROM outbox.captured AS c WHERE c.relation = captured;
-    member    regclass;
+    capture CONSTANT outbox.captured := c FROM outbox.captured AS c WHERE c.relation = captured;
+    member  regclass;
 BEGIN
-    IF NOT outbox_internal.has_capture_triggers(captured) OR capture.conditional <> (condition IS NOT NULL) THEN
+    IF NOT outbox_internal.has_capture_triggers(captured) OR capture.conditional <> (outbox.capture_condition(captured) IS NOT NULL) THEN
         RAISE EXCEPTION 'the triggers that capture it are not complete' USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     FOR member IN SELECT outbox_internal.captured_tree(captured) LOOP
-        PERFORM outbox_internal.add_capture_triggers(member, condition, capture.on_truncate);
+        PERFORM outbox_internal.copy_capture_triggers(captured, member, capture.on_truncate);
         PERFORM outbox_internal.set_capture_fire(member, capture.fire);
     END LOOP;
 END

@@ -151,6 +151,7 @@ BEGIN
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.batch SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.transaction SET destination = renamed.new WHERE destination = renamed.old;
+        UPDATE outbox.expression SET destination = renamed.new WHERE destination = renamed.old;
         PERFORM outbox_internal.rename_endpoints(renamed.old, renamed.new);
     END LOOP;
     PERFORM outbox_internal.check_keeps_endpoints(s.srvname)
@@ -185,6 +186,7 @@ BEGIN
         DELETE FROM outbox.delivery WHERE destination = dropped;
         DELETE FROM outbox.batch WHERE destination = dropped;
         DELETE FROM outbox.transaction WHERE destination = dropped;
+        DELETE FROM outbox.expression WHERE destination = dropped;
         DELETE FROM outbox.endpoint WHERE server = dropped;
     END LOOP;
 END

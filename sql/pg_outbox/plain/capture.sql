@@ -140,6 +140,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.add_capture_triggers(regclass, text, text) IS 'gives a table the triggers that capture it';
 
+-- Gives a partition or child the triggers that it lacks, with the condition of the captured table.
+CREATE FUNCTION outbox_internal.copy_capture_triggers(captured regclass, member regclass, on_truncate text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.add_capture_triggers(member, outbox.capture_condition(captured), on_truncate);
+END $$;
+
 -- Sets when the triggers that capture a table fire.
 CREATE FUNCTION outbox_internal.set_capture_fire(member regclass, fire text)
 RETURNS void

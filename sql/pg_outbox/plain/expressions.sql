@@ -200,3 +200,17 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN SQLERRM;
 END $$;
+
+-- Expressions are code of the role that owns all of pg_outbox.
+CREATE FUNCTION outbox_internal.may_evaluate(destination name, role name)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_has_role(may_evaluate.role, c.relowner, 'USAGE') AND NOT (r.rolsuper AND NOT o.rolsuper)
+      FROM pg_class AS c
+      JOIN pg_roles AS o ON o.oid = c.relowner
+     CROSS JOIN pg_roles AS r
+     WHERE c.oid = 'outbox.destination_config'::regclass AND r.rolname = may_evaluate.role;
+END;
+COMMENT ON FUNCTION outbox_internal.may_evaluate(name, name) IS 'returns whether expressions of a destination may run in a session of this role';

@@ -275,7 +275,8 @@ class Tables:
             f"CREATE OR REPLACE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW {when} EXECUTE FUNCTION outbox.capture_row({arguments})",
             f"CREATE CONSTRAINT TRIGGER {name} AFTER {self.one_of('INSERT', 'UPDATE', 'DELETE')} ON {table} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW {when} EXECUTE FUNCTION outbox.{function}({arguments})",
             f"DROP TRIGGER {name} ON {table}", f"ALTER TRIGGER {name} ON {table} RENAME TO {self.one_of('odd', name)}", f"ALTER TABLE {table} {self.one_of('ENABLE', 'DISABLE', 'ENABLE ALWAYS')} TRIGGER {name}",
-            f"SELECT outbox_internal.add_capture_triggers('{table}', 'v', 'x')", f"SELECT outbox_internal.drop_capture_triggers('{table}')", f"SELECT outbox_internal.set_capture_fire('{table}', 'always')",
+            f"SELECT outbox_internal.add_capture_triggers('{table}', 'v', 'x')", f"SELECT outbox_internal.copy_capture_triggers('{table}', '{table}', 'x')",
+            f"SELECT outbox_internal.drop_capture_triggers('{table}')", f"SELECT outbox_internal.set_capture_fire('{table}', 'always')",
         ])]  # fmt: skip
 
     def call(self) -> list[str]:

@@ -62,14 +62,14 @@ SELECT 'sql', (SELECT substring(pg_get_functiondef(v.oid) FROM '''([0-9][^'']*)'
   JOIN outbox_migration.schema AS s ON s.oid = p.pronamespace AND s.name = 'outbox_internal'
  WHERE p.proname = 'edition' AND NOT EXISTS (SELECT FROM pg_extension AS e WHERE e.extname = 'pg_outbox');
 
--- Tables that are not carried over. The first four are about relays that must let go anyway, and the time
--- of their next tasks; the fifth is about this cluster. The others stand for objects of the extension:
+-- Tables that are not carried over. The first is written by CREATE SERVER. The next four are about relays
+-- that must let go anyway, and the time of their next tasks; the sixth is about this cluster. The others stand for objects of the extension:
 -- settings, servers, and the right to use these. All other tables are found in the catalog.
 CREATE FUNCTION outbox_migration.left_behind()
 RETURNS name[]
 LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
-    SELECT '{relay,relay_lease,relay_status,upkeep,home,setting,destination_config,fetcher}'::name[];
+    SELECT '{expression,relay,relay_lease,relay_status,upkeep,home,setting,destination_config,fetcher}'::name[];
 END;
 
 -- Tables with rows; the log and receipts are in their children.

@@ -145,7 +145,8 @@ AS $$
     UNION ALL
     SELECT format('table outbox.%s is not a plain table any more', n.name), 'Find out which role changed it, and why.'
       FROM unnest(outbox_migration.left_behind() || '{captured,backfill_task,cursor}') AS n(name)
-     WHERE NOT EXISTS (SELECT FROM pg_class AS c JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
+     WHERE n.name <> 'expression' -- which only the extension has
+       AND NOT EXISTS (SELECT FROM pg_class AS c JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
                         WHERE s.name = 'outbox' AND c.relname = n.name AND c.relkind = 'r')
 $$;
 
