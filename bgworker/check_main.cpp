@@ -14,6 +14,8 @@
 namespace outbox {
 
 static constexpr std::size_t max_targets = 50;
+// Others wait for the worker of a check, whatever the timeouts of the destination are.
+static constexpr Micros max_duration = 60'000'000;
 
 struct DestinationCheck {
     SystemClock clock;
@@ -168,24 +170,25 @@ static void leave_when_asked() {
     CHECK_FOR_INTERRUPTS();
 }
 
-static void wait_for_something() {
-    const Micros due = work->check->deadline();
-    const Micros left = due == never ? -1 : std::max<Micros>(due - work->clock.now(), 0);
-    WaitLatchOrSocket(
-        MyLatch,
-        WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_SOCKET_READABLE | (left >= 0 ? WL_TIMEOUT : 0),
-        work->check->descriptor(), left < 0 ? -1 : static_cast<long>((left + 999) / 1000),
-        compat::wait_event("OutboxCheckNetwork"));
+static void wait_for_something(Micros until) {
+    const Micros due = std::min(work->check->deadline(), until);
+    const Micros left = std::max<Micros>(due - work->clock.now(), 0);
+    WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_SOCKET_READABLE | WL_TIMEOUT,
+                      work->check->descriptor(), static_cast<long>((left + 999) / 1000),
+                      compat::wait_event("OutboxCheckNetwork"));
     ResetLatch(MyLatch);
 }
 
 static void run_check() {
+    const Micros until = work->clock.now() + max_duration;
     while (!work->done) {
         leave_when_asked();
         run_core([] { work->done = work->check->step(work->clock.now(), work->findings); });
+        if (!work->done && work->clock.now() >= until)
+            run_core([] { find("connection", false, "the check did not end within a minute"); });
         send_findings();
         if (!work->done)
-            wait_for_something();
+            wait_for_something(until);
     }
 }
 

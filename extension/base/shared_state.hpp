@@ -146,7 +146,12 @@ struct SharedState {
     static constexpr int max_absent_of_database = 64;
     AbsentWorker absent[max_absent];  // under the lock
 
-    std::atomic<int> checks;      // running now, of outbox.check_destination()
+    // Roles whose outbox.check_destination() runs now; 0 if free. Each check takes a background worker
+    // that others may need, and a peer may keep it for as long as it may last.
+    static constexpr int max_checks = 4;
+    static constexpr int max_checks_of_role = 2;  // unless it is a superuser
+    std::atomic<Oid> checks[max_checks];
+
     std::uint32_t next_ticket;    // under the lock
     int slot_count;               // constant
     std::atomic<int> slots_used;  // slots from here on were never used

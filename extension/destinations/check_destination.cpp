@@ -16,29 +16,45 @@
 
 namespace outbox {
 
-// Limit for all databases together: each check takes a background worker that others may need, and
-// a peer may keep it for any time.
-static constexpr int max_checks = 4;
-
 static void terminate_check(dsm_segment*, Datum worker) {
     TerminateBackgroundWorker(reinterpret_cast<BackgroundWorkerHandle*>(DatumGetPointer(worker)));
 }
 
-static void end_check(dsm_segment*, Datum) {
-    shared->checks--;
+static void end_check(dsm_segment*, Datum slot) {
+    shared->checks[DatumGetInt32(slot)] = InvalidOid;
 }
 
-// Counts the check until the segment is detached, at the latest at the end of the transaction.
-static void count_check(dsm_segment* segment) {
+static int checks_of(Oid role) {
+    int count = 0;
+    for (const std::atomic<Oid>& check : shared->checks)
+        count += check == role;
+    return count;
+}
+
+// Takes a slot until the segment is detached, at the latest at the end of the transaction. Two sessions
+// of a role may take one at the same time, so they are counted afterwards.
+static bool take_slot(dsm_segment* segment, Oid role) {
+    for (int i = 0; i < SharedState::max_checks; i++) {
+        Oid expected = InvalidOid;
+        if (shared->checks[i].compare_exchange_strong(expected, role)) {
+            on_dsm_detach(segment, end_check, Int32GetDatum(i));
+            return true;
+        }
+    }
+    return false;
+}
+
+static void count_check(dsm_segment* segment, Oid role) {
     if (shared == nullptr)  // if not preloaded
         return;
-    const bool too_many = ++shared->checks > max_checks;
-    on_dsm_detach(segment, end_check, Datum{0});
-    if (too_many)
-        ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-                        errmsg("too many destinations are being checked"),
-                        errdetail("There can be %d checks at the same time.", max_checks),
-                        errhint("Try again when another check has ended.")));
+    const bool taken = take_slot(segment, role);
+    if (taken && (superuser_arg(role) || checks_of(role) <= SharedState::max_checks_of_role))
+        return;
+    ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+                    errmsg("too many destinations are being checked"),
+                    errdetail("There can be %d checks at the same time, and %d of one role.",
+                              SharedState::max_checks, SharedState::max_checks_of_role),
+                    errhint("Try again when another check has ended.")));
 }
 
 static dsm_segment* make_request(Oid server, const char* topic) {
@@ -108,14 +124,16 @@ static void read_findings(shm_mq_handle* queue, ReturnSetInfo* result) {
 
 }  // namespace outbox
 
+// (server oid, topic text, caller name)
 OUTBOX_FUNCTION(outbox_run_check) {
     using namespace outbox;
     const Oid server = PG_GETARG_OID(0);
     const char* topic = PG_ARGISNULL(1) ? nullptr : text_to_cstring(PG_GETARG_TEXT_PP(1));
+    const Oid caller = get_role_oid(NameStr(*PG_GETARG_NAME(2)), false);
     InitMaterializedSRF(fcinfo, 0);
 
     dsm_segment* segment = make_request(server, topic);
-    count_check(segment);
+    count_check(segment, caller);
     shm_mq* queue = shm_mq_create(queue_in(segment), queue_size);
     shm_mq_set_receiver(queue, MyProc);
     BackgroundWorkerHandle* worker = start_check(segment);

@@ -33,9 +33,13 @@ END;
 -- Checks a destination without publishing anything. Returns one row for each step, in the order in
 -- which a relay takes it. The first row that is not ok says what is wrong, and usually ends the
 -- check. `topic` is the topic of future events, where that decides which topic or queue of the
--- destination they go to.
--- Errors: 42704 there is no such destination; 53400 no background worker could be started.
-CREATE FUNCTION outbox.check_destination(name text, topic text DEFAULT NULL)
+-- destination they go to. A check ends after a minute.
+-- Errors: 42704 there is no such destination; 53400 no background worker could be started, four
+-- checks are running already, or two of this role.
+CREATE FUNCTION outbox.check_destination(
+    name   text,
+    topic  text DEFAULT NULL,
+    caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS TABLE (subject text, ok boolean, detail text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -50,7 +54,7 @@ BEGIN
         RAISE EXCEPTION 'destination "%" does not exist', $1
             USING ERRCODE = 'undefined_object', HINT = 'The view outbox.status lists all destinations.';
     END IF;
-    RETURN QUERY SELECT * FROM outbox_internal.run_check(server, $2);
+    RETURN QUERY SELECT * FROM outbox_internal.run_check(server, $2, caller);
     IF outbox_internal.destination_option($1, 'filter') IS NOT NULL OR outbox_internal.destination_option($1, 'payload') IS NOT NULL THEN
         trouble := outbox_internal.expression_trouble($1);
         RETURN QUERY SELECT 'expressions', trouble IS NULL, coalesce(trouble, 'filter and payload can be evaluated');

@@ -1,5 +1,14 @@
-CREATE VIEW outbox.endpoint_status AS
-WITH open AS MATERIALIZED (
+-- A role sees the endpoints of destinations whose owner's rights it has, as in outbox.endpoint: their
+-- names and tenants are customers. The owner is that of the foreign server, or of the SQL edition.
+CREATE VIEW outbox.endpoint_status WITH (security_barrier) AS
+WITH own_server AS MATERIALIZED (
+    SELECT c.destination AS server
+      FROM outbox.cursor AS c
+      LEFT JOIN (pg_catalog.pg_foreign_server AS s JOIN pg_catalog.pg_foreign_data_wrapper AS w ON w.oid = s.srvfdw AND w.fdwname = 'pg_outbox')
+        ON s.srvname = c.destination
+      JOIN pg_catalog.pg_class AS t ON t.oid = 'outbox.endpoint'::pg_catalog.regclass
+     WHERE pg_catalog.pg_has_role(coalesce(s.srvowner, t.relowner), 'USAGE')
+), open AS MATERIALIZED (
     SELECT b.destination, pg_catalog.sum(pg_catalog.cardinality(b.positions))::bigint AS events, pg_catalog.min(b.oldest) AS oldest
       FROM outbox.batch AS b
      GROUP BY b.destination
@@ -23,6 +32,7 @@ SELECT e.server, e.name, e.tenant,
        coalesce(trouble.dead, 0) AS dead_letters,
        least(open.oldest, trouble.oldest) AS oldest
   FROM outbox.endpoint AS e
+  JOIN own_server AS o ON o.server = e.server
  CROSS JOIN LATERAL (SELECT (e.server || '/' || e.name)::name) AS own(destination)
  CROSS JOIN LATERAL (SELECT CASE WHEN p.is_called THEN p.last_value ELSE 0 END AS position FROM outbox.event_position AS p) AS last
   LEFT JOIN outbox.endpoint_state AS s ON s.destination = own.destination

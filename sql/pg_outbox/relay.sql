@@ -79,7 +79,23 @@ CREATE TABLE outbox.relay_status (
     next_attempt_at  timestamptz,
     latency_buckets  bigint[],
     latency_sum      double precision,
-    reported_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+    reported_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Views compute with what a relay says. `least` and `greatest` pass over NULL.
+    CONSTRAINT numbers_in_range CHECK (
+        least(delivered, failures, unsettled, held_keys, settled_position, throttled, suspects, lanes_down, client_queue,
+              connects, disconnects, request_limit, latency_sum) >= 0
+        AND greatest(delivered, failures, unsettled, held_keys, settled_position, throttled, suspects, lanes_down, client_queue,
+                     connects, disconnects, request_limit, latency_sum) <= 1e15),
+    CONSTRAINT times_in_range CHECK (
+        least(state_since, oldest_unsettled, last_error_at, failing_since, next_attempt_at) >= '1970-01-01 00:00:00+00'
+        AND greatest(state_since, oldest_unsettled, last_error_at, failing_since, next_attempt_at) < '3000-01-01 00:00:00+00'),
+    CONSTRAINT latencies_in_range CHECK (
+        least(latency_p50, latency_p99, round_trip_p50, round_trip_p99) >= '0'
+        AND greatest(latency_p50, latency_p99, round_trip_p50, round_trip_p99) < '1000 years'),
+    CONSTRAINT buckets_in_range CHECK (
+        array_ndims(latency_buckets) = 1 AND array_lower(latency_buckets, 1) = 1 AND cardinality(latency_buckets) <= 100
+        AND array_position(latency_buckets, NULL) IS NULL AND 0 <= ALL (latency_buckets) AND 1000000000000000 >= ALL (latency_buckets)),
+    CONSTRAINT texts_in_range CHECK (length(state) <= 63 AND length(last_error) <= 10000)
 );
 COMMENT ON TABLE outbox.relay_status IS 'figures of relays outside the server; columns as in outbox.workers()';
 COMMENT ON COLUMN outbox.relay_status.number IS 'number of the destination';
@@ -923,7 +939,9 @@ COMMENT ON FUNCTION outbox_internal.relay_note(integer, bigint, integer, bigint,
 -- State
 -- ------------------------------------------------------------------------------------------------
 
--- `figures` is an array of objects with the columns of outbox.relay_status.
+-- Stores figures of a relay outside the server. `figures` is an array of objects with the columns of
+-- outbox.relay_status. Destinations that the relay does not serve are left out.
+-- Errors: 23514 a figure is out of range; then none is stored.
 CREATE FUNCTION outbox_internal.relay_report(id uuid, figures jsonb)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -932,17 +950,16 @@ BEGIN ATOMIC
     SELECT set_config('synchronous_commit', 'off', true);
     DELETE FROM outbox.relay_status AS s
      USING jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
-     WHERE s.number = f.number;
+     WHERE s.number = f.number AND EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1);
     INSERT INTO outbox.relay_status
     SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.read_to, f.oldest_unsettled,
-           f.settled_position, f.latency_p50, f.latency_p99, f.last_error, f.last_error_at, f.throttled, f.request_limit,
+           f.settled_position, f.latency_p50, f.latency_p99, left(f.last_error, 10000), f.last_error_at, f.throttled, f.request_limit,
            f.suspects, f.lanes_down, f.round_trip_p50, f.round_trip_p99, f.client_queue, f.connects, f.disconnects,
            f.failing_since, f.next_attempt_at, f.latency_buckets, f.latency_sum, clock_timestamp()
       FROM jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
      WHERE EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1)
         ON CONFLICT DO NOTHING;
 END;
-COMMENT ON FUNCTION outbox_internal.relay_report(uuid, jsonb) IS 'stores figures of a relay outside the server';
 
 -- Does what is due for the log where no keeper does, and returns the seconds until it wants to be
 -- called again; NULL if it need not be called. Several relays may call it.

@@ -38,7 +38,6 @@ NEEDS_NO_CALLER = {
     "outbox.release(uuid)": TOKEN,
     "outbox_internal.held_keys(name,integer)": ALL_EVENTS,
     "outbox_internal.first_of_key(name,text)": ALL_EVENTS,
-    "outbox.check_destination(text,text)": "it does what the relay of the destination does all the time",
     "outbox.health(interval)": NO_EVENT,
     "outbox.metrics()": NO_EVENT,
     "outbox.selects_nothing(name)": NO_EVENT,

@@ -228,3 +228,38 @@ def test_checks_do_not_take_all_workers(new_database: NewDatabase) -> None:
         assert database.execute("SELECT ok FROM outbox.check_destination('null')")
         for session in sessions:
             session.close()
+
+
+def test_one_role_does_not_keep_others_from_checking(cluster: Cluster, database: Database) -> None:
+    for role in ("greedy", "modest"):
+        database.execute(
+            f"GRANT USAGE ON SCHEMA outbox TO {role}; GRANT EXECUTE ON FUNCTION outbox.check_destination TO {role}"
+        )
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
+        database.add_destination("s", f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", connect_timeout="24h")
+        database.add_destination("null", "null:")
+        sessions = [session(database, "greedy") for _ in range(3)]
+        answers = [pool.submit(session.execute, "SELECT * FROM outbox.check_destination('s')") for session in sessions]
+        refused = wait_until(
+            lambda: [answer for answer in answers if answer.done()], lambda done: len(done) == 1,
+            what="one check of three to be refused",
+        )  # fmt: skip
+        with pytest.raises(psycopg.errors.ConfigurationLimitExceeded, match="too many destinations"):
+            refused[0].result()
+        with session(database, "modest") as other:
+            assert other.execute("SELECT bool_and(ok) FROM outbox.check_destination('null')").fetchone() == (True,)
+        for connection in sessions:
+            connection.cancel()
+        for answer in set(answers) - set(refused):
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                answer.result()
+        for connection in sessions:
+            connection.close()
+
+
+@pytest.mark.long
+def test_a_check_ends_however_long_the_destination_may_take(database: Database) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database.add_destination("s", f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", connect_timeout="24h")
+        *_, (subject, ok, detail) = database.execute("SELECT * FROM outbox.check_destination('s')")
+        assert (subject, ok) == ("connection", False) and "did not end within a minute" in detail

@@ -103,7 +103,7 @@ USERS = {
     "function outbox.capture_condition(regclass)": "capturer",
     "function outbox.capture_row()": ", ".join(GRANTS),
     "function outbox.capture_truncate()": ", ".join(GRANTS),
-    "function outbox.check_destination(text,text)": "operator",
+    "function outbox.check_destination(text,text,outbox_internal.caller)": "operator",
     "function outbox.create_outbox_view(text,text,text,text)": NOBODY,
     "function outbox.delete_endpoint(name,name,outbox_internal.caller)": "operator",
     "function outbox.discard(name,uuid[],text,text,text,text,text,text,text,boolean,outbox_internal.caller)": "operator",
