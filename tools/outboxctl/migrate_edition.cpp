@@ -35,6 +35,7 @@ SET LOCAL standard_conforming_strings = on;
 SET LOCAL check_function_bodies = off;
 SET LOCAL jit = off;
 SET LOCAL row_security = off;
+SET LOCAL constraint_exclusion = off;
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = 0;
 SET LOCAL idle_in_transaction_session_timeout = 0;
@@ -175,7 +176,8 @@ void print(Session& session, const std::string& result, const std::string& title
         std::printf("%s* %s\n", row == 0 ? "\n" : "", std::string(advice.text(row, 0)).c_str());
 }
 
-// Returns what it would do, as JSON. Takes no lock that anybody waits for, and changes nothing.
+// Returns what it would do, as JSON. Takes no lock that readers, writers or relays wait for, and changes
+// nothing.
 std::string foresee(Session& session, const Migration& migration) {
     begin(session, migration);
     refuse_if_impossible(session);
@@ -200,6 +202,7 @@ std::string name_of(const std::string& edition) {
 }
 
 void run(Session& session, const Migration& migration) {
+    session.calls_nothing = true;
     if (migration.check || !migration.yes)
         print(session, foresee(session, migration),
               "pg_outbox can become " + name_of(migration.to) + ". It would take along:");
