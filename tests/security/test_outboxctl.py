@@ -264,6 +264,20 @@ def test_the_answer_who_owns_it_cannot_change_later(
     database.execute(f"REASSIGN OWNED BY {role} TO postgres; DROP OWNED BY {role}")
 
 
+def test_a_foreign_key_of_others_is_found(database: Database, new_role: NewRole, program: str) -> None:
+    """A row that goes runs triggers of the tables that refer to it, some of them at the end of the transaction."""
+    role = new_role()
+    database.execute(f"CREATE SCHEMA {role} AUTHORIZATION {role}; GRANT USAGE ON SCHEMA outbox TO {role}")
+    database.execute(f"GRANT REFERENCES ON outbox.operation TO {role}")
+    with database.cluster.connect(database.name, role) as mine:
+        mine.execute(f"CREATE TABLE {role}.t (id bigint REFERENCES outbox.operation ON DELETE CASCADE)")
+    database.execute(f"REVOKE ALL ON outbox.operation FROM {role}")
+    done = run(program, database.cluster.conninfo(database.name), "health")
+    said = f'Table {role}.t, with a foreign key, belongs to role "{role}", which is not a superuser.'
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    database.execute(f"DROP OWNED BY {role}")
+
+
 def test_a_superuser_calls_nothing_that_comes_after_the_question(victim: Victim, program: str) -> None:
     """The database is the superuser's, and another role may create schemas there."""
     victim.database.execute(f"ALTER DATABASE {victim.database.name} OWNER TO postgres")

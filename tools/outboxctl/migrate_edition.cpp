@@ -137,11 +137,13 @@ Refused in_the_way(Session& session, const Migration& migration) {
     return Refused(text);
 }
 
-std::string migrate_when_possible(Session& session, const Migration& migration) {
+using Attempt = std::string (*)(Session& session, const Migration& migration);
+
+std::string when_possible(Session& session, const Migration& migration, Attempt attempt) {
     const auto deadline = Clock::now() + std::chrono::seconds(migration.lock_timeout);
     for (;;) {
         try {
-            return migrate(session, migration);
+            return attempt(session, migration);
         } catch (const Refused& refused) {
             if (!may_be_tried_again(refused))
                 throw;
@@ -204,11 +206,11 @@ std::string name_of(const std::string& edition) {
 void run(Session& session, const Migration& migration) {
     session.calls_nothing = true;
     if (migration.check || !migration.yes)
-        print(session, foresee(session, migration),
+        print(session, when_possible(session, migration, foresee),
               "pg_outbox can become " + name_of(migration.to) + ". It would take along:");
     if (migration.check || (!migration.yes && !agreed()))
         return;
-    const std::string result = migrate_when_possible(session, migration);
+    const std::string result = when_possible(session, migration, migrate);
     print(session, result, "pg_outbox is " + name_of(migration.to) + " now. It has taken along:");
 }
 

@@ -115,13 +115,15 @@ CREATE TABLE outbox_migration.of_owner ();
 CREATE TABLE outbox_migration.ours (class oid PRIMARY KEY, name name NOT NULL);
 
 -- Nobody can add statistics, indexes, columns, rules or children to them, replace them, or rename them, until
--- the transaction ends. Readers, writers and relays do not wait.
+-- the transaction ends. Readers, writers and relays do not wait. It gives up before any session looks for
+-- deadlocks.
 CREATE FUNCTION outbox_migration.lock_ours()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
-SET lock_timeout = '5s'
+SET lock_timeout = 0 -- for this function
 AS $$
 BEGIN
+    PERFORM set_config('lock_timeout', (s.setting::integer * 4 / 5)::text, true) FROM pg_settings AS s WHERE s.name = 'deadlock_timeout';
     EXECUTE (SELECT format('ALTER TABLE outbox_migration.of_owner OWNER TO %I', pg_get_userbyid(i.owner)) FROM outbox_migration.installed AS i);
     PERFORM outbox_migration.run(ARRAY(
         SELECT format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', c.oid::regclass)
