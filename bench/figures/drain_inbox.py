@@ -17,6 +17,8 @@ def setup(bench: Bench) -> None:
     with bench.cluster.connect("target") as target:
         target.execute("CREATE EXTENSION pg_inbox")
         target.execute("SELECT inbox_internal.consumer_id('loader')")
+        target.execute("CREATE ROLE sender LOGIN")
+        target.execute("SELECT inbox.grant_send('sender')")
 
 
 def empty_inbox(bench: Bench) -> int:
@@ -37,7 +39,7 @@ def largest_batch(bench: Bench) -> int:
 
 def relay(bench: Bench, events: int) -> Drain:
     empty_inbox(bench)
-    run = drain(bench, events, "postgresql:///target", pause=0.05)
+    run = drain(bench, events, "postgresql://sender@/target", pause=0.05)
     if largest_batch(bench) != BATCH:
         raise RuntimeError(f"the sink's batches are {largest_batch(bench)} rows, the loader's {BATCH}")
     if (arrived := empty_inbox(bench)) != events:

@@ -31,6 +31,8 @@ READ_MODEL = """
         INSERT INTO applied VALUES (event.event_id);
     END $$;
     SELECT inbox.subscribe('target', '*', 'handle');
+    CREATE ROLE sender LOGIN;
+    SELECT inbox.grant_send('sender');
 """
 
 
@@ -38,7 +40,7 @@ def run(bench: Bench, seconds: int) -> list[float]:
     """Returns the sorted times in milliseconds."""
     script = bench.cluster.root / "change.sql"
     script.write_text(CHANGE)
-    with bench.cluster.connect("target") as target, bench.destination("postgresql:///target"):
+    with bench.cluster.connect("target") as target, bench.destination("postgresql://sender@/target"):
         target.execute("TRUNCATE applied, account")
         bench.wait_until_idle()
         bench.pgbench(

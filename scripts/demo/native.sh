@@ -13,9 +13,10 @@ set_up() {
     start_server "$directory" <"$directory/settings"
     export PGHOST=$directory PGUSER=postgres PGOPTIONS='-c client_min_messages=warning'
     sql postgres -c 'CREATE DATABASE shop' -c 'CREATE DATABASE catalog'
-    sql catalog -c 'CREATE EXTENSION pg_inbox' -f "$repository/scripts/demo/catalog.sql" >/dev/null
+    sql catalog -c 'CREATE EXTENSION pg_inbox' -f "$repository/scripts/demo/catalog.sql" \
+        -c 'CREATE ROLE writer LOGIN' -c "SELECT inbox.grant_send('writer')" >/dev/null
     sql shop -c 'CREATE EXTENSION pg_outbox' -f "$repository/scripts/demo/shop.sql" \
-        -c "CREATE SERVER catalog FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql:///catalog')"
+        -c "CREATE SERVER catalog FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql://writer@/catalog')"
 }
 
 kill_relay() { sql shop -c "SELECT pg_terminate_backend(pid) FROM outbox.status" >/dev/null; }

@@ -14,6 +14,7 @@ from database import Database, NewDatabase
 from waiting import SECOND, wait_until
 
 from .attacker import NewRole
+from .between import Between
 from .peers import hostile_postgresql
 from .peers.attack import MOST_MEMORY, Target, peak, seconds_to_end
 from .peers.peer import Peer
@@ -94,105 +95,94 @@ def test_a_relay_ends_while_it_computes_the_key_a_server_asked_for(target: Targe
 
 
 # -------------------------------------------------------------------------------------------------
-# Superusers
+# Powerful roles
 # -------------------------------------------------------------------------------------------------
 
+# inbox.receive() of the owner of a database.
+RECEIVE = """
+    CREATE SCHEMA inbox;
+    GRANT USAGE ON SCHEMA inbox TO PUBLIC;
+    CREATE FUNCTION inbox.receive(text, text, uuid[], timestamptz[], int8[], int8[], int4[], uuid[], text[], text[],
+        text[], text[], text[], text[], jsonb[], bytea[]) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN
+          SET ROLE NONE; ALTER ROLE {} SUPERUSER; RETURN 1; END $$
+"""
 
-def deliver_to(source: Database, name: str) -> str | None:
-    """Lets a superuser's destination deliver to a database of this server; returns its error, if it has one."""
-    source.add_destination("local", f"postgresql:///{name}")
+
+class OfAnother:
+    """A database of a role that wants to be a superuser."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        self.database, self.owner = database, owner
+        database.execute(f"ALTER DATABASE {database.name} OWNER TO {owner}")
+
+    def make_inbox(self) -> None:
+        with self.database.cluster.connect(self.database.name, user=self.owner) as mine:
+            mine.execute(RECEIVE.format(self.owner))  # type: ignore[arg-type]
+
+    @property
+    def has_won(self) -> bool:
+        return self.database.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (self.owner,))
+
+
+@pytest.fixture
+def of_another(new_database: NewDatabase, new_role: NewRole) -> Iterator[OfAnother]:
+    of_another = OfAnother(new_database(extension=False), new_role())
+    yield of_another
+    of_another.database.execute(f"ALTER DATABASE {of_another.database.name} RESET ALL")
+
+
+def refusal(source: Database, url: str) -> str:
+    """Lets a destination deliver; returns its error."""
+    source.add_destination("local", url)
     source.enqueue("k", 1)
-    wait_until(
-        lambda: Target(source).error("local") or source.published("local"), what="an event delivered, or refused"
-    )
-    return Target(source).error("local")
+    error = wait_until(lambda: Target(source).error("local"), what="the destination to be refused")
+    assert "code of others would run with its rights" in error and "inbox.grant_send" in error
+    return str(error)
 
 
-def test_a_superuser_does_not_run_the_code_of_the_owner_of_a_database(
-    database: Database, new_database: NewDatabase, new_role: NewRole
-) -> None:
-    """S15"""
-    owner = new_role()
-    victim = new_database(extension=False)
-    victim.execute(f"ALTER DATABASE {victim.name} OWNER TO {owner}")
-    with victim.cluster.connect(victim.name, user=owner) as mine:
-        mine.execute(f"""
-            CREATE SCHEMA inbox;
-            CREATE FUNCTION inbox.receive(text, text, uuid[], timestamptz[], int8[], int8[], int4[], uuid[], text[], text[],
-                text[], text[], text[], text[], jsonb[], bytea[]) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN
-                  ALTER ROLE {owner} SUPERUSER; RETURN 1; END $$""")
-    error = deliver_to(database, victim.name)
-    assert not victim.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (owner,))
-    assert error and "superuser" in error and "USER MAPPING" in error
-
-
-@pytest.mark.parametrize("trap", ["role", "search_path", "extension", "trigger", "member", "internal"])
-def test_a_superuser_finds_the_traps_of_the_owner_of_a_database(
-    database: Database, new_database: NewDatabase, new_role: NewRole, trap: str
-) -> None:
-    """S15: settings of the database, an inbox of one's own, a trigger on that of a superuser"""
-    owner = new_role()
-    victim = new_database(extension=False)
-    victim.execute(f"ALTER DATABASE {victim.name} OWNER TO {owner}")
-    strike = f"BEGIN SET ROLE NONE; ALTER ROLE {owner} SUPERUSER; RETURN 1; END"
-    receive = f"""CREATE FUNCTION inbox.receive(text, text, uuid[], timestamptz[], int8[], int8[], int4[], uuid[], text[], text[],
-                text[], text[], text[], text[], jsonb[], bytea[]) RETURNS integer LANGUAGE plpgsql AS $$ {strike} $$"""
-    if trap == "trigger":
-        victim.execute(
-            f"CREATE EXTENSION pg_inbox; GRANT TRIGGER ON inbox.message TO {owner}; GRANT USAGE ON SCHEMA inbox TO {owner}"
-        )
-    with victim.cluster.connect(victim.name, user=owner) as mine:
-        if trap == "role":
-            mine.execute(f"CREATE SCHEMA inbox; {receive}")
-            mine.execute(f"GRANT USAGE ON SCHEMA inbox TO PUBLIC; ALTER DATABASE {victim.name} SET role = '{owner}'")
-        elif trap == "search_path":
-            victim.execute("CREATE EXTENSION pg_inbox")
-            mine.execute(f"""CREATE SCHEMA trap; GRANT USAGE ON SCHEMA trap TO PUBLIC;
-                CREATE FUNCTION trap.strike(text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-                  ALTER ROLE {owner} SUPERUSER; RETURN true; EXCEPTION WHEN OTHERS THEN RETURN true; END $$;
-                CREATE DOMAIN trap.text AS pg_catalog.text CHECK (trap.strike(VALUE::pg_catalog.text));
-                ALTER DATABASE {victim.name} SET search_path = trap, pg_catalog""")
-        elif trap in ("extension", "member"):
-            mine.execute("CREATE EXTENSION pg_inbox")
-        elif trap == "internal":
-            victim.execute(f"CREATE EXTENSION pg_inbox; ALTER FUNCTION inbox_internal.refuse_event OWNER TO {owner}")
-        else:
-            mine.execute(f"""CREATE SCHEMA trap;
-                CREATE FUNCTION trap.strike() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                  ALTER ROLE {owner} SUPERUSER; RETURN NEW; END $$;
-                CREATE TRIGGER trap BEFORE INSERT ON inbox.message FOR EACH ROW EXECUTE FUNCTION trap.strike()""")
-    if trap == "member":
-        relay = new_role()
-        victim.execute(f"GRANT postgres TO {relay}")
-        database.add_destination("local", f"postgresql://{relay}@/{victim.name}")
-        database.enqueue("k", 1)
-        error = wait_until(lambda: Target(database).error("local"), what="the destination to fail")
-        victim.execute(f"REVOKE postgres FROM {relay}")
+@pytest.mark.parametrize("trap", ["inbox", "role", "none"])
+def test_a_destination_never_works_as_a_superuser(database: Database, of_another: OfAnother, trap: str) -> None:
+    """S15: whatever is there, and whoever it belongs to"""
+    victim = of_another.database
+    if trap == "none":
+        victim.execute(f"ALTER DATABASE {victim.name} OWNER TO postgres")
+        victim.execute("CREATE EXTENSION pg_inbox")
     else:
-        error = deliver_to(database, victim.name)
-    assert not victim.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (owner,))
-    if trap == "search_path":
-        assert error is None  # the whole inbox belongs to a superuser, and the setting has no effect
-    else:
-        assert error and "superuser" in error
-    victim.execute(f"ALTER DATABASE {victim.name} RESET ALL")
+        of_another.make_inbox()
+    if trap == "role":
+        victim.execute(f"ALTER DATABASE {victim.name} SET role = '{of_another.owner}'")
+    assert "is or can become a superuser there" in refusal(database, f"postgresql:///{victim.name}")
+    assert not of_another.has_won
 
 
-def test_an_inbox_of_superusers_gets_events_from_one(database: Database, new_database: NewDatabase) -> None:
-    """S15: the quick start still works"""
-    target = new_database(extension=False)
-    target.execute("CREATE EXTENSION pg_inbox")
-    assert deliver_to(database, target.name) is None
+def test_a_destination_calls_nothing_that_comes_after_it_has_asked(database: Database, of_another: OfAnother) -> None:
+    """The inbox is missing when the relay asks what it has logged in as, and there when it is used."""
+    between = Between(database.cluster.port, b"inbox.receive", of_another.make_inbox)
+    refusal(database, f"postgresql://postgres@127.0.0.1:{between.port}/{of_another.database.name}?sslmode=disable")
+    database.drop_destination("local")
+    between.close()
+    assert not between.has_done and not of_another.has_won
 
 
-def test_roles_other_than_superusers_may_use_any_inbox(
-    database: Database, new_database: NewDatabase, new_role: NewRole
+@pytest.mark.parametrize(
+    "powerful", ["postgres", "pg_execute_server_program", "pg_read_server_files", "pg_write_server_files"]
+)
+def test_a_destination_never_works_as_a_role_that_can_become_a_superuser(
+    database: Database, of_another: OfAnother, new_role: NewRole, powerful: str
 ) -> None:
+    role = new_role()
+    of_another.make_inbox()
+    database.execute(f"GRANT {powerful} TO {role}")
+    error = refusal(database, f"postgresql://{role}@/{of_another.database.name}")
+    database.execute(f"REVOKE {powerful} FROM {role}")
+    assert f'role "{role}" is ' in error and ("superuser" if powerful == "postgres" else powerful) in error
+    assert not of_another.has_won
+
+
+def test_other_roles_may_use_any_inbox(database: Database, of_another: OfAnother, new_role: NewRole) -> None:
     """S15"""
-    owner, sender = new_role(), new_role()
-    target = new_database(extension=False)
-    target.execute(f"ALTER DATABASE {target.name} OWNER TO {owner}")
-    with target.cluster.connect(target.name, user=owner) as mine:
+    sender, target = new_role(), of_another.database
+    with target.cluster.connect(target.name, user=of_another.owner) as mine:
         mine.execute("CREATE EXTENSION pg_inbox")
         mine.execute("SELECT inbox.grant_send(%s)", (sender,))
     database.add_destination("local", f"postgresql://{sender}@/{target.name}")
@@ -219,9 +209,10 @@ def test_the_environment_of_the_server_process_is_not_used(
         patch.setattr(subprocess, "Popen", lambda *a, **k: popen(*a, env={**os.environ, **hostile}, **k))
         cluster = make_cluster()
     cluster.execute("CREATE DATABASE target")
-    Database(cluster, "target").execute("CREATE EXTENSION pg_inbox")
+    target = Database(cluster, "target")
+    target.execute("CREATE EXTENSION pg_inbox")
     source = create_database(cluster, "source")
-    source.add_destination("d", "postgresql:///target")
+    source.add_destination("d", target.inbox_url())
     assert {row[0]: row[1] for row in source.execute("SELECT subject, ok FROM outbox.check_destination('d')")}["inbox"]
     source.enqueue("k", 1)
     source.wait_published(1)

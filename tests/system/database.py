@@ -20,6 +20,10 @@ from waiting import wait_until
 # `worker` are left out then.
 OUTSIDE = SQL_EDITION or os.environ.get("OUTBOX_TEST_RELAY") == "outside"
 
+# Roles that destinations and outboxctl serve log in as: neither works as a superuser.
+SENDER = "inbox_sender"
+MONITOR = "figures_monitor"
+
 # Roles that the SQL edition is installed and served by.
 EDITION_OWNER = "edition_owner"
 EDITION_RELAY = "edition_relay"
@@ -104,6 +108,25 @@ class Database:
         run([psql, "-qX", "-d", self.cluster.conninfo(self.name, EDITION_OWNER), "-f", script])
         self.execute(f"SELECT outbox.grant_relay('{EDITION_RELAY}')")
         self.set_in_database(self.cluster.settings)
+
+    def inbox_url(self, host: str = "") -> str:
+        """Returns the URL of the inbox here for a role that may send, and no more. Call it again to grant the right
+        if there was no inbox."""
+        if not self.value("SELECT 1 FROM pg_roles WHERE rolname = %s", (SENDER,)):
+            self.execute(f"CREATE ROLE {SENDER} LOGIN")
+        if self.value("SELECT to_regproc('inbox.grant_send') IS NOT NULL"):
+            self.execute(f"SELECT inbox.grant_send('{SENDER}')")
+        return f"postgresql://{SENDER}@{host}/{self.name}"
+
+    def monitor(self, *rights: str) -> str:
+        """Returns a connection string of a role that may monitor both sides, and has further rights on them."""
+        if not self.value("SELECT 1 FROM pg_roles WHERE rolname = %s", (MONITOR,)):
+            self.execute(f"CREATE ROLE {MONITOR} LOGIN")
+        for schema in ("outbox", "inbox"):
+            for right in ("monitor", *rights):
+                if self.value("SELECT to_regproc(%s) IS NOT NULL", (f"{schema}.grant_{right}",)):
+                    self.execute(f"SELECT {schema}.grant_{right}('{MONITOR}')")
+        return self.cluster.conninfo(self.name, MONITOR)
 
     def set_in_database(self, settings: Mapping[str, str]) -> None:
         """Saves those settings that the SQL edition has, where it has them."""

@@ -242,7 +242,7 @@ class Pair:
         if not SQL_EDITION:
             target.execute(COPIES)
             for consumer in ("newest", "order"):
-                source.add_destination(consumer, f"postgresql:///{target.name}", consumer=consumer)
+                source.add_destination(consumer, target.inbox_url(), consumer=consumer)
         make_items(source, rows, options=", version => 'version'" if versioned else "")
 
     def change(self, number: int, stop: threading.Event, failures: list[BaseException]) -> None:

@@ -89,7 +89,7 @@ def test_a_consumer_ends_equal_to_the_table(database: Database, new_database: Ne
     print(f"seed {seed}")
     reader = new_database(extension=False)
     reader.execute(PROJECTION)
-    database.add_destination("d", f"postgresql:///{reader.name}", consumer="c")
+    database.add_destination("d", reader.inbox_url(), consumer="c")
     if way == "partitions":
         database.execute(TABLE + " PARTITION BY HASH (id)")
         for number in range(3):

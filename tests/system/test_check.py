@@ -15,7 +15,7 @@ import pytest
 from psycopg import errors
 
 from cluster import SUPERUSER, Cluster, Installation, MakeCluster
-from database import Database, NewDatabase, create_database
+from database import SENDER, Database, NewDatabase, create_database
 from receiver import Receiver, Request, answer, everything, path
 from test_tls import TlsServer, tls_server  # noqa: F401  (a fixture)
 from waiting import SECOND, wait_until
@@ -150,21 +150,21 @@ def target(new_database: NewDatabase) -> Database:
     return target
 
 
-def add_postgresql(database: Database, target: str, mapping: str = "", **options: str) -> None:
-    url = f"postgresql://127.0.0.1:{database.cluster.port}/{target}"
+def add_postgresql(database: Database, target: Database, mapping: str = "", **options: str) -> None:
+    url = target.inbox_url(f"127.0.0.1:{database.cluster.port}")
     database.add_destination("d", url, **options)
     if mapping:
         database.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS ({mapping})")
 
 
 def test_an_inbox_that_can_be_used(database: Database, target: Database) -> None:
-    database.add_destination("local", f"postgresql:///{target.name}")
-    add_postgresql(database, target.name)
+    database.add_destination("local", target.inbox_url())
+    add_postgresql(database, target)
     assert check(database) == {
-        "options": (True, f"postgresql://127.0.0.1:{database.cluster.port}/{target.name}"),
+        "options": (True, target.inbox_url(f"127.0.0.1:{database.cluster.port}")),
         "address": (True, "127.0.0.1 is 127.0.0.1"),
         "connection": (True, f"port {database.cluster.port}"),
-        "login": (True, f'as role "postgres", to database "{target.name}"'),
+        "login": (True, f'as role "{SENDER}", to database "{target.name}"'),
         "inbox": (True, "it exists, and may be sent to"),
     }
     assert check(database, "local")["address"] == (True, str(database.cluster.directory))
@@ -181,12 +181,16 @@ def test_an_inbox_that_can_be_used(database: Database, target: Database) -> None
         ("postgresql://127.0.0.1:{port}/template1?sslmode=require", "tls", "SSL"),
         ("postgresql://127.0.0.1:{port}/nothing_of_that_name", "login", "does not exist"),
         ("postgresql://nobody@127.0.0.1:{port}/template1", "login", 'role "nobody" does not exist'),
-        ("postgresql:///template1", "inbox", "CREATE EXTENSION pg_inbox"),
+        ("postgresql:///template1", "login", 'role "postgres" is or can become a superuser there'),
+        ("postgresql://{sender}@/template1", "inbox", "CREATE EXTENSION pg_inbox"),
     ],
 )
-def test_what_is_wrong_with_a_database(database: Database, url: str, subject: str, error: str) -> None:
+def test_what_is_wrong_with_a_database(
+    database: Database, target: Database, url: str, subject: str, error: str
+) -> None:
+    target.inbox_url()
     with port_where_nobody_listens() as free:
-        database.add_destination("d", url.format(port=database.cluster.port, free=free))
+        database.add_destination("d", url.format(port=database.cluster.port, free=free, sender=SENDER))
         assert error in check_failure(database, subject)
 
 
@@ -194,7 +198,7 @@ def test_a_right_that_is_missing(database: Database, target: Database) -> None:
     role = f"sender_of_{target.name}"
     database.execute(f"CREATE ROLE {role} LOGIN")
     try:
-        add_postgresql(database, target.name, f"user '{role}'")
+        add_postgresql(database, target, f"user '{role}'")
         grant = f"SELECT inbox.grant_send('{role}')"
         assert grant in check_failure(database, "inbox")
         target.execute(f"GRANT USAGE ON SCHEMA inbox TO {role}")
@@ -214,7 +218,7 @@ def test_a_password_that_is_wrong_or_missing(make_cluster: MakeCluster) -> None:
     rules = (cluster.data / "pg_hba.conf").read_text()
     (cluster.data / "pg_hba.conf").write_text(f"host all sender all scram-sha-256\n{rules}")
     db.execute("SELECT pg_reload_conf()")
-    add_postgresql(db, "db", "user 'sender', password 'wr0ng'")
+    add_postgresql(db, db, "user 'sender', password 'wr0ng'")
     error = check_failure(db, "login")
     assert "password authentication failed" in error
     assert "wr0ng" not in error

@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from cluster import Cluster, Installation
-from database import Database, NewDatabase
+from database import MONITOR, Database, NewDatabase
 from receiver import Receiver, answer, everything
 from served import Served
 from waiting import wait_until
@@ -110,6 +110,13 @@ class Console:
         return event_id
 
 
+def role_of_console(database: Database) -> str:
+    """Returns a connection string of a role that may do all that the console can."""
+    conninfo = database.monitor("operate")
+    database.execute(f"GRANT EXECUTE ON FUNCTION outbox.find_event, outbox.find_events TO {MONITOR}")
+    return conninfo
+
+
 PLACE = {"database": "0", "side": "outbox", "name": "hook"}
 
 
@@ -120,13 +127,13 @@ def console(shared_cluster: Cluster, new_database: NewDatabase, installation: In
     database.execute("CREATE EXTENSION pg_inbox")
     database.execute("CREATE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN END'")
     database.execute("SELECT inbox.subscribe('catalog', '*', 'handle')")
-    database.add_destination("catalog", f"postgresql:///{database.name}", consumer="catalog")
+    database.add_destination("catalog", database.inbox_url(), consumer="catalog")
     receiver.on(everything, answer(413))
     database.add_destination("hook", receiver.url())
     console = Console(
         database,
         str(installation.build / "tools/outboxctl/outboxctl"),
-        shared_cluster.conninfo(database.name),
+        role_of_console(database),
         tmp_path,
     )
     yield console
@@ -277,9 +284,7 @@ def test_the_journey_of_an_event_is_shown(console: Console) -> None:
 def test_events_are_searched_in_all_databases(console: Console, new_database: NewDatabase) -> None:
     other = new_database()
     without = new_database(extension=False)
-    served = console.serve(
-        databases=tuple(console.database.cluster.conninfo(name) for name in (other.name, without.name))
-    )
+    served = console.serve(databases=(role_of_console(other), without.monitor()))
     client = Client(served).log_in()
     enqueue = "SELECT outbox.enqueue(%s, %s, %s, '{}'::jsonb, version => %s, topic => %s, ordering_key => %s)"
     made = [  # the latest first

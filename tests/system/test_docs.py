@@ -122,7 +122,10 @@ class Newcomer:
                 connect = "".join(re.findall(r"^\\c .*\n", typed, re.MULTILINE)[-1:])
                 typed += block.text
                 output += self.run(
-                    block, ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres"], connect + block.text
+                    block,
+                    ["psql", "-X", "-v", "ON_ERROR_STOP=1", "-d", "postgres"],
+                    connect
+                    + block.text.replace("postgresql://localhost/", f"postgresql://localhost:{self.cluster.port}/"),
                 )
         return output
 

@@ -155,7 +155,7 @@ def test_a_second_run_of_the_file_is_refused(edition: Site) -> None:
 
 def test_it_is_refused_beside_the_extension(site: Site) -> None:
     site.database.create_extension()
-    for said in (site.psql("postgres"), site.install("postgres")):
+    for said in (site.psql("postgres"), site.install()):
         assert "pg_outbox is installed as an extension here" in said
     site.database.execute("DROP EXTENSION pg_outbox CASCADE; DROP SCHEMA outbox CASCADE")
 

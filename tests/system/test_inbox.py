@@ -70,7 +70,7 @@ def reader(shared_cluster: Cluster, new_database: Callable[..., Database]) -> Re
 
 @pytest.fixture
 def writer(database: Database, reader: Reader) -> Database:
-    database.add_destination("d", f"postgresql:///{reader.name}", consumer="c")
+    database.add_destination("d", reader.inbox_url(), consumer="c")
     return database
 
 
@@ -170,8 +170,7 @@ def test_a_host_is_reached_by_its_name(database: Database, new_database: Callabl
     """If the host has several addresses, the server need not listen on the first."""
     target = new_database(extension=False)
     target.execute("CREATE EXTENSION pg_inbox")
-    port = database.cluster.port
-    database.add_destination("d", f"postgresql://postgres@localhost:{port}/{target.name}")
+    database.add_destination("d", target.inbox_url(f"localhost:{database.cluster.port}"))
     ids = database.enqueue("a", 3)
     database.wait_published(3)
     arrived = target.execute("SELECT event_id FROM inbox.message ORDER BY seq")
@@ -180,12 +179,13 @@ def test_a_host_is_reached_by_its_name(database: Database, new_database: Callabl
 
 def test_a_destination_without_inbox_says_what_to_do(database: Database, new_database: Callable[..., Database]) -> None:
     empty = new_database(extension=False)
-    database.add_destination("d", f"postgresql:///{empty.name}")
+    database.add_destination("d", empty.inbox_url())
     ids = database.enqueue("a", 2)
     error = wait_until(lambda: database.status()["last_error"], what="an error in the status view")
     assert "CREATE EXTENSION pg_inbox" in error
     reader = Reader(empty.cluster, empty.name)
     reader.create_extension()
+    reader.inbox_url()
     reader.subscribe(empty.name)
     reader.wait_applied(ids)
 
@@ -385,7 +385,7 @@ def test_processors_go_on_after_a_crash(make_cluster: MakeCluster) -> None:
     reader.create_extension()
     reader.subscribe()
     writer = create_database(cluster, "writer")
-    writer.add_destination("d", "postgresql:///reader", consumer="c")
+    writer.add_destination("d", reader.inbox_url(), consumer="c")
     ids: list[str] = []
     for round in range(4):
         ids += writer.enqueue("a", 300, first=round * 300 + 1)

@@ -215,7 +215,7 @@ def test_install_uses_an_empty_schema_of_its_own_role(site: Site) -> None:
 
 def test_install_refuses_an_internal_schema_of_another_role(site: Site) -> None:
     site.alter("CREATE SCHEMA inbox_internal AUTHORIZATION {role}")
-    assert f'schema "inbox_internal" belongs to role "{site.role}"' in site.install("postgres")
+    assert f'Schema inbox_internal belongs to role "{site.role}"' in site.install("postgres")
     create = "CREATE EXTENSION pg_inbox"
     with pytest.raises(errors.InsufficientPrivilege, match='schema "inbox_internal" belongs to role'):
         site.database.execute(create)
@@ -238,7 +238,7 @@ def test_install_runs_nothing_in_a_schema_of_another_role(site: Site) -> None:
         "INSERT INTO ran DEFAULT VALUES; SELECT '0.0.1'; END"
     )
     site.alter("ALTER FUNCTION inbox.version() OWNER TO {role}")
-    assert f'schema "inbox" belongs to role "{site.role}"' in site.install("postgres")
+    assert f'Schema inbox belongs to role "{site.role}"' in site.install("postgres")
     assert site.database.value("SELECT count(*) FROM ran") == 0
 
 

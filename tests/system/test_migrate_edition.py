@@ -596,6 +596,15 @@ def test_a_check_changes_nothing_and_waits_for_nobody(world: World, migrate: Mig
     assert_same(before, all_of(world.database))
 
 
+def test_a_check_that_cannot_lock_the_tables_says_who_is_in_the_way(database: Database, migrate: Migrate) -> None:
+    with database.connect() as session, session.transaction():
+        session.execute("LOCK TABLE outbox.delivery IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM
+        pid = session.info.backend_pid
+        said = migrate(database, "sql", "--check", lock_timeout=1)
+    assert said.startswith("1 ") and f"session {pid} of role" in said, said
+    assert migrate(database, "sql", "--check").startswith("0 ")
+
+
 def test_without_a_terminal_it_requires_yes(database: Database, installation: Installation) -> None:
     done = subprocess.run(
         [str(installation.build / "tools/outboxctl/outboxctl"), "migrate-edition", "--to", "sql",

@@ -99,11 +99,11 @@ def watched(shared_cluster: Cluster, new_database: NewDatabase, installation: In
     database.execute("CREATE EXTENSION pg_inbox")
     database.execute("CREATE FUNCTION handle(inbox.message) RETURNS void LANGUAGE plpgsql AS 'BEGIN END'")
     database.execute("SELECT inbox.subscribe('catalog', '*', 'handle')")
-    database.add_destination("catalog", f"postgresql:///{database.name}", consumer="catalog")
+    database.add_destination("catalog", database.inbox_url(), consumer="catalog")
     database.add_destination("hook", receiver.url())
     served = Served(
         str(installation.build / "tools/outboxctl/outboxctl"),
-        *(word for each in (database, other) for word in ("-d", shared_cluster.conninfo(each.name))),
+        *(word for each in (database, other) for word in ("-d", each.monitor())),
     )
     try:
         prometheus = Prometheus(tmp_path, served, request.param)

@@ -16,7 +16,7 @@ import pytest
 
 from cluster import Cluster, Installation
 from conftest import drop_database
-from database import Database, NewDatabase
+from database import MONITOR, Database, NewDatabase
 from served import Served
 from waiting import wait_until
 
@@ -559,7 +559,7 @@ def test_serve_has_the_figures_of_several_databases(tool: Tool, new_database: Ne
     other = new_database()  # pg_outbox
     other.add_destination("hook", "null:")
     nowhere = tool.cluster.conninfo("nowhere")
-    databases = [tool.cluster.conninfo(database.name) for database in (tool.database, other)]
+    databases = [database.monitor() for database in (tool.database, other)]
     served = Served(tool.program, *(word for database in (*databases, nowhere) for word in ("-d", database)))
     try:
         assert served.get("/healthz") == "ok\n"
@@ -573,7 +573,9 @@ def test_serve_has_the_figures_of_several_databases(tool: Tool, new_database: Ne
 def test_serve_finds_all_databases_of_a_server(tool: Tool, new_database: NewDatabase) -> None:
     other = new_database()
     plain = new_database(extension=False)
-    served = Served(tool.program, "--all", "-d", tool.cluster.conninfo("postgres"))
+    for database in (tool.database, other):
+        database.monitor()
+    served = Served(tool.program, "--all", "-d", tool.cluster.conninfo("postgres", MONITOR))
     try:
         up = served.up()
     finally:

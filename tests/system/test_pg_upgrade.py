@@ -151,7 +151,7 @@ def test_everything_unfinished_goes_on(clusters: tuple[Cluster, Cluster], receiv
         "INSERT INTO item SELECT n, 1, 'name ' || n FROM generate_series(1, 5000) AS n;"
         "SELECT outbox.capture('item', aggregate_type => 'row', version => 'version')"
     )
-    outbox.add_destination("copy", "postgresql:///copy", topics="row.events", consumer="copy")
+    outbox.add_destination("copy", copy.inbox_url(), topics="row.events", consumer="copy")
     backfill = outbox.value("SELECT outbox.backfill('item', 'copy', batch => 100, rate => 1000)")
     wait_until(lambda: rows_done(outbox, backfill), lambda done: 0 < done < 5000, what="a part of the backfill")
     outbox.execute("SELECT outbox.pause_backfill(%s)", (backfill,))

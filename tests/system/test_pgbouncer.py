@@ -10,7 +10,7 @@ import pytest
 from client.conftest import Consume, consume, target  # noqa: F401 (fixtures)
 from client.consumer import Target
 from cluster import Cluster
-from database import Database, NewDatabase
+from database import SENDER, Database, NewDatabase
 from pooler import PROGRAM, STATEMENTS_KEPT, STATEMENTS_LOST, Pooler, keeps_statements
 from waiting import wait_until
 
@@ -44,9 +44,9 @@ def start(shared_cluster: Cluster) -> Iterator[Start]:
         pooler.close()
 
 
-def connect(pooler: Pooler, database: Database, **parameters: str) -> psycopg.Connection:
+def connect(pooler: Pooler, database: Database, user: str = "postgres", **parameters: str) -> psycopg.Connection:
     return psycopg.connect(
-        host="127.0.0.1", port=pooler.port, user="postgres", dbname=database.name, autocommit=True,
+        host="127.0.0.1", port=pooler.port, user=user, dbname=database.name, autocommit=True,
         prepare_threshold=None, **parameters,
     )  # fmt: skip
 
@@ -146,14 +146,14 @@ def test_a_destination_loses_its_prepared_statement_unless_it_is_kept(
 ) -> None:
     inbox = new_database(extension=False)
     inbox.execute("CREATE EXTENSION pg_inbox")
-    pooler = start(f"default_pool_size = 1\n{STATEMENTS_KEPT if kept else STATEMENTS_LOST}")
-    database.add_destination("d", f"postgresql://postgres@127.0.0.1:{pooler.port}/{inbox.name}")
+    pooler = start(f"default_pool_size = 1\n{STATEMENTS_KEPT if kept else STATEMENTS_LOST}", roles=(SENDER,))
+    database.add_destination("d", inbox.inbox_url(f"127.0.0.1:{pooler.port}"))
     for number in (1, 2):
         database.enqueue(first=number)
         wait_until(
             lambda: inbox.value("SELECT count(*) FROM inbox.message"), lambda seen: seen == number, what="the event"
         )
-        with connect(pooler, inbox) as other:
+        with connect(pooler, inbox, user=SENDER) as other:
             other.execute("DISCARD ALL")
     database.wait_settled("d")
     error = database.value("SELECT last_error FROM outbox.status WHERE destination = 'd'")
@@ -168,8 +168,8 @@ def test_a_check_of_a_destination_notices_the_pooler(
 ) -> None:
     inbox = new_database(extension=False)
     inbox.execute("CREATE EXTENSION pg_inbox")
-    for port, noticed in (start().port, True), (inbox.cluster.port, False):
-        database.add_destination(f"d{port}", f"postgresql://postgres@127.0.0.1:{port}/{inbox.name}", relay="external")
+    for port, noticed in (start(roles=(SENDER,)).port, True), (inbox.cluster.port, False):
+        database.add_destination(f"d{port}", inbox.inbox_url(f"127.0.0.1:{port}"), relay="external")
         findings = database.execute("SELECT subject, ok, detail FROM outbox.check_destination(%s)", (f"d{port}",))
         (detail,) = [detail for subject, ok, detail in findings if subject == "inbox" and ok]
         assert ("through a pooler, which must keep the session" in detail) == noticed, findings

@@ -987,7 +987,7 @@ def test_an_error_of_an_inbox_does_not_quote_the_event(people: People, new_datab
     """Details of an error would: "Failing row contains ..."."""
     reader = new_database(extension=False)
     reader.execute("CREATE EXTENSION pg_inbox; ALTER TABLE inbox.message ADD CONSTRAINT c CHECK (version > 0)")
-    people.database.add_destination("d", f"postgresql:///{reader.name}")
+    people.database.add_destination("d", reader.inbox_url())
     people.database.execute("SELECT outbox.enqueue('a', '1', 'E', '\"secret\"', 0, ordering_key => 'secret')")
     error = wait_until(
         lambda: people.database.value(

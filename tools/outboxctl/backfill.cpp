@@ -24,7 +24,7 @@ void add_start(Command group, Session& session) {
                            "Wait while a destination has more events than this before it");
         },
         [&session](const NewBackfill& b) {
-            std::vector<Parameter> parameters = {b.table};
+            std::vector<Parameter> parameters = {session.table(b.table)};
             std::string call = "SELECT outbox.backfill($1::regclass";
             add_argument(call, parameters, "destination", b.destination);
             add_argument(call, parameters, "batch", b.batch);

@@ -187,7 +187,7 @@ std::string ConsoleQueries::of_each(const std::function<std::string(Session&)>& 
                 id = std::to_string(n) + (all_ ? ":" + name : "");
                 at = name.empty() ? name_in(databases_[n]) : name;
                 Session session;
-                session.careful = true;
+                session.unattended = true;
                 try {
                     session.use(databases_[n], name);
                     session.run_script(limits_of_requests);
@@ -222,7 +222,7 @@ std::string ConsoleQueries::in(const std::string& database, bool writes,
     if (!lock)
         throw Busy("another request is at work; try again");
     Session session;
-    session.careful = true;
+    session.unattended = true;
     session.use(databases_[std::stoul(number)], all_ ? database.substr(colon + 1) : "");
     try {
         session.run_script(limits_of_requests);

@@ -94,10 +94,6 @@ constexpr Finding findings[] = {
      "WHERE d.seconds > 5"},
 };
 
-bool has_schema(Session& session, const char* name) {
-    return session.query("SELECT to_regnamespace($1) IS NOT NULL", {name}).text(0, 0) == "t";
-}
-
 std::string seconds_now() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     return std::to_string(std::chrono::duration<double>(now).count());
@@ -105,7 +101,7 @@ std::string seconds_now() {
 
 // One statement for all, so that the table is one table.
 void examine(Session& session) {
-    const bool outbox = has_schema(session, "outbox"), inbox = has_schema(session, "inbox");
+    const bool outbox = session.has("outbox"), inbox = session.has("inbox");
     if (!outbox && !inbox)
         throw Refused(
             "ERROR:  neither pg_outbox nor pg_inbox is in this database\n"

@@ -35,6 +35,7 @@ SET LOCAL standard_conforming_strings = on;
 SET LOCAL check_function_bodies = off;
 SET LOCAL jit = off;
 SET LOCAL row_security = off;
+SET LOCAL constraint_exclusion = off;
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = 0;
 SET LOCAL idle_in_transaction_session_timeout = 0;
@@ -136,11 +137,13 @@ Refused in_the_way(Session& session, const Migration& migration) {
     return Refused(text);
 }
 
-std::string migrate_when_possible(Session& session, const Migration& migration) {
+using Attempt = std::string (*)(Session& session, const Migration& migration);
+
+std::string when_possible(Session& session, const Migration& migration, Attempt attempt) {
     const auto deadline = Clock::now() + std::chrono::seconds(migration.lock_timeout);
     for (;;) {
         try {
-            return migrate(session, migration);
+            return attempt(session, migration);
         } catch (const Refused& refused) {
             if (!may_be_tried_again(refused))
                 throw;
@@ -175,7 +178,8 @@ void print(Session& session, const std::string& result, const std::string& title
         std::printf("%s* %s\n", row == 0 ? "\n" : "", std::string(advice.text(row, 0)).c_str());
 }
 
-// Returns what it would do, as JSON. Takes no lock that anybody waits for, and changes nothing.
+// Returns what it would do, as JSON. Takes no lock that readers, writers or relays wait for, and changes
+// nothing.
 std::string foresee(Session& session, const Migration& migration) {
     begin(session, migration);
     refuse_if_impossible(session);
@@ -200,12 +204,13 @@ std::string name_of(const std::string& edition) {
 }
 
 void run(Session& session, const Migration& migration) {
+    session.calls_nothing = true;
     if (migration.check || !migration.yes)
-        print(session, foresee(session, migration),
+        print(session, when_possible(session, migration, foresee),
               "pg_outbox can become " + name_of(migration.to) + ". It would take along:");
     if (migration.check || (!migration.yes && !agreed()))
         return;
-    const std::string result = migrate_when_possible(session, migration);
+    const std::string result = when_possible(session, migration, migrate);
     print(session, result, "pg_outbox is " + name_of(migration.to) + " now. It has taken along:");
 }
 

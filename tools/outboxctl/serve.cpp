@@ -67,7 +67,7 @@ class Exporter {
     void scrape(const std::string& database, const std::string& name,
                 std::vector<std::string>& pages) {
         Session session;
-        session.careful = true;
+        session.unattended = true;
         try {
             session.use(database, name);
             session.run_script(limits_of_requests);
@@ -177,7 +177,7 @@ void add_serve_command(Command app, Session& session) {
         "  outboxctl serve --all --listen 0.0.0.0:9187\n"
         "  outboxctl serve --all --console --token-file /etc/outboxctl/token\n\n"
         "The role needs outbox.grant_monitor() and inbox.grant_monitor(); for dead letters and "
-        "operations in the console, grant_operate().\n",
+        "operations in the console, grant_operate(). It must not be a superuser.\n",
         [](Command command, Arguments& arguments) {
             command.option("--listen", arguments.listen, "HOST:PORT; default: 127.0.0.1:9187");
             command.flag("--all", arguments.all,

@@ -1,6 +1,5 @@
 #include "served_databases.hpp"
 
-#include "core/owners_question.hpp"
 #include "session.hpp"
 
 namespace outboxctl {
@@ -9,8 +8,8 @@ std::vector<std::string> served_names(const std::string& database, bool all) {
     if (!all)
         return {""};
     Session session;
+    session.unattended = true;
     session.use(database);
-    session.run_script(std::string(outbox::safe_search_path).c_str());
     const Result rows = session.query(
         "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1");
     std::vector<std::string> names;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "core/owners_question.hpp"
+#include "owners_question.hpp"
 #include "table.hpp"
 
 namespace outboxctl {
@@ -29,13 +29,23 @@ void add_argument(std::string& call, std::vector<Parameter>& parameters, const s
     call += ", " + name + " => $" + std::to_string(parameters.size()) + cast;
 }
 
+static std::string begin() {
+    return "BEGIN; SET LOCAL " + std::string(outbox::safe_search_path);
+}
+
 Session::~Session() {
+    end();
+}
+
+void Session::end() {
     PQfinish(connection_);
+    connection_ = nullptr;
+    is_powerful_ = has_outbox_ = has_inbox_ = false;
 }
 
 void Session::set_databases(std::vector<std::string> databases) {
     databases_ = std::move(databases);
-    one_of_several = careful = databases_.size() > 1;
+    one_of_several = databases_.size() > 1;
 }
 
 bool Session::next() {
@@ -51,8 +61,7 @@ std::vector<std::string> Session::take_databases() {
 }
 
 void Session::use(const std::string& database, const std::string& name) {
-    PQfinish(connection_);
-    connection_ = nullptr;
+    end();
     conninfo_ = database;
     name_ = name;
 }
@@ -68,58 +77,63 @@ PGconn* Session::connection() {
         connection_ = PQconnectdbParams(names, values, 1);
         if (PQstatus(connection_) != CONNECTION_OK)
             throw Refused(PQerrorMessage(connection_));
-        if (careful)
-            refuse_code_of_others();
+        try {
+            ask_for_owners();
+        } catch (const Refused&) {
+            end();  // so that nothing else uses it
+            throw;
+        }
     }
     return connection_;
 }
 
-// The answer comes from pg_catalog alone. A refused connection is closed, so that nothing else uses it.
-void Session::refuse_code_of_others() {
-    static const std::string question =
-        outbox::owners_question("'outbox', 'outbox_internal', 'inbox', 'inbox_internal'");
-    const Result path(PQexec(connection_, std::string(outbox::safe_search_path).c_str()));
-    const Result danger(PQexec(connection_, question.c_str()));
-    const bool asked = PQresultStatus(path.native()) == PGRES_COMMAND_OK &&
-                       PQresultStatus(danger.native()) == PGRES_TUPLES_OK;
-    if (asked && danger.text(0, 0) == "f")
-        return;
-    const std::string database = PQdb(connection_), role = PQuser(connection_),
-                      error = PQerrorMessage(connection_);
-    PQfinish(connection_);
-    connection_ = nullptr;
-    if (!asked)
-        throw Refused(error);
-    throw Refused("ERROR:  role \"" + role +
-                  "\" is or can become a superuser, and pg_outbox or "
-                  "pg_inbox in database \"" +
-                  database +
-                  "\" belongs to roles that are not\n"
-                  "DETAIL:  Code of these roles would run as a superuser.\n"
-                  "HINT:  Connect as a role that has outbox.grant_monitor() and "
-                  "inbox.grant_monitor(), and no more than it needs.");
+static Refused is_too_powerful(PGconn* connection, std::string_view power,
+                               const std::string& detail, const std::string& hint) {
+    return Refused("ERROR:  role \"" + std::string(PQuser(connection)) + "\" " +
+                   std::string(power) + detail + "\nHINT:  " + hint);
 }
 
-// Returns which of the two the statement needs and the database does not have; empty if it has them,
-// or cannot be asked.
-static std::string missing_extension(PGconn* connection, const std::string& statement) {
-    for (const std::string schema : {"outbox", "inbox"}) {
-        if (statement.find(schema + ".") == std::string::npos)
+// The answer comes from pg_catalog alone.
+void Session::ask_for_owners() {
+    const Result answer = query(owners_question());
+    is_powerful_ = !answer.is_null(0, 0);
+    has_outbox_ = answer.text(0, 2) == "t";
+    has_inbox_ = answer.text(0, 3) == "t";
+    if (is_powerful_ && unattended)
+        throw is_too_powerful(connection_, answer.text(0, 0),
+                              ", and outboxctl serve never works with such rights",
+                              "CREATE ROLE outbox_monitor LOGIN; in each database SELECT "
+                              "outbox.grant_monitor('outbox_monitor'), "
+                              "inbox.grant_monitor('outbox_monitor'); and connect as this role.");
+    if (is_powerful_ && !answer.is_null(0, 1) && !calls_nothing)
+        throw is_too_powerful(
+            connection_, answer.text(0, 0),
+            std::string(", and could run code of others in database \"") + PQdb(connection_) +
+                "\"\nDETAIL:  " + std::string(answer.text(0, 1)) + '.',
+            "Connect as a role with no more rights than it needs, such as the owner, or: "
+            "CREATE ROLE outbox_operator LOGIN; SELECT outbox.grant_monitor('outbox_operator'), "
+            "outbox.grant_operate('outbox_operator'); and the same of inbox.");
+}
+
+bool Session::has(const std::string& schema) {
+    connection();
+    return schema == "outbox" ? has_outbox_ : has_inbox_;
+}
+
+// Throws if the statement needs what the database did not have when it was asked.
+void Session::refuse_missing(const std::string& statement) const {
+    for (const auto& [schema, is_there] :
+         {std::pair("outbox", has_outbox_), {"inbox", has_inbox_}}) {
+        const std::string name = schema, extension = "pg_" + name;
+        if (is_there || (statement.find(name + '.') == std::string::npos &&
+                         statement.find(name + "_internal.") == std::string::npos))
             continue;
-        const std::string question = "SELECT to_regclass('" + schema + ".status') IS NULL";
-        const Result result(PQexec(connection, question.c_str()));
-        if (PQresultStatus(result.native()) == PGRES_TUPLES_OK && result.text(0, 0) == "t")
-            return "pg_" + schema;
+        throw Refused("ERROR:  " + extension + " is not in database \"" + PQdb(connection_) +
+                      "\"\nHINT:  Is it the right database? Otherwise use CREATE EXTENSION " +
+                      extension +
+                      (name == "inbox" ? ", or outboxctl inbox install."
+                                       : ", or outboxctl install --edition sql."));
     }
-    return "";
-}
-
-static Refused is_missing(PGconn* connection, const std::string& extension) {
-    return Refused("ERROR:  " + extension + " is not in database \"" + PQdb(connection) +
-                   "\"\nHINT:  Is it the right database? Otherwise use CREATE EXTENSION " +
-                   extension +
-                   (extension == "pg_inbox" ? ", or outboxctl inbox install."
-                                            : ", or outboxctl install --edition sql."));
 }
 
 static Refused refusal(const PGresult* result, const char* message) {
@@ -144,18 +158,43 @@ static Refused refusal(const PGresult* result, const char* message) {
     return refused;
 }
 
-Result Session::query(const std::string& statement, const std::vector<Parameter>& parameters) {
+Result Session::execute(const std::string& statement, const std::vector<Parameter>& parameters) {
     std::vector<const char*> values;
     for (const Parameter& parameter : parameters)
         values.push_back(parameter ? parameter->c_str() : nullptr);
-    Result result(PQexecParams(connection(), statement.c_str(), static_cast<int>(values.size()),
+    Result result(PQexecParams(connection_, statement.c_str(), static_cast<int>(values.size()),
                                nullptr, values.data(), nullptr, nullptr, 0));
     const ExecStatusType status = PQresultStatus(result.native());
-    if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+        throw refusal(result.native(), PQerrorMessage(connection_));
+    return result;
+}
+
+Result Session::query(const std::string& statement, const std::vector<Parameter>& parameters) {
+    const bool alone = PQtransactionStatus(connection()) == PQTRANS_IDLE;
+    if (is_powerful_)
+        refuse_missing(statement);
+    try {
+        if (alone)
+            run_script(begin().c_str());
+        Result result = execute(statement, parameters);
+        if (alone)
+            run_script("COMMIT");
         return result;
-    if (const std::string missing = missing_extension(connection(), statement); !missing.empty())
-        throw is_missing(connection(), missing);
-    throw refusal(result.native(), PQerrorMessage(connection()));
+    } catch (const Refused&) {
+        if (alone)
+            PQclear(PQexec(connection_, "ROLLBACK"));
+        refuse_missing(statement);
+        throw;
+    }
+}
+
+// Runs no code of others, although their schemas may be in the path: all names here are qualified, and
+// looking up the name of a table calls nothing.
+std::string Session::table(const std::string& name) {
+    connection();
+    const Result found = execute("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", {name});
+    return found.is_null(0, 0) ? name : std::string(found.text(0, 0));
 }
 
 void Session::run_script(const char* statements) {
@@ -166,7 +205,7 @@ void Session::run_script(const char* statements) {
 }
 
 void Session::run(bool dry, const std::function<void()>& work) {
-    run_script("BEGIN");
+    run_script(begin().c_str());
     work();
     run_script(dry ? "ROLLBACK" : "COMMIT");
 }

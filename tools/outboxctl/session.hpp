@@ -37,10 +37,10 @@ class Session {
   public:
     bool json = false;
     bool one_of_several = false;  // databases: rows then have a column `database`
-    // Refuses to be a superuser in a database whose outbox or inbox belongs to somebody else. For work
-    // that goes on unattended, or over databases that may have different owners. Names of tables then
-    // need their schemas.
-    bool careful = false;
+    // The work goes on unattended, so it is never done as a powerful role.
+    bool unattended = false;
+    // The work calls nothing that is in the database, and so may be done as a powerful role anywhere.
+    bool calls_nothing = false;
 
     // The databases that the command works on, one after the other: next() goes to the next of them,
     // and returns false after the last. A command that works on all at once takes them.
@@ -58,9 +58,19 @@ class Session {
     // in the connection string.
     void use(const std::string& database, const std::string& name = "");
     const std::string& database() const { return conninfo_; }
-    // Connects when it is called for the first time.
+    // Connects when it is called for the first time. Refuses a powerful role where it could run code of
+    // others: see owners_question.hpp.
     PGconn* connection();
+    // Whether pg_outbox or pg_inbox is there, by the name of its schema.
+    bool has(const std::string& schema);
+
+    // All statements have a safe search_path. Outside of a transaction the statement gets one of its
+    // own: a setting of the session would stay in a pooler's connection.
     Result query(const std::string& statement, const std::vector<Parameter>& parameters = {});
+
+    // Returns a table that the user has named, in a form that query() can take as a regclass. A name
+    // without a schema is looked up as in psql, by the user's search_path.
+    std::string table(const std::string& name);
 
     // Runs several statements.
     void run_script(const char* statements);
@@ -81,12 +91,16 @@ class Session {
                 const std::function<std::string(const Result&)>& sentence);
 
   private:
-    void refuse_code_of_others();
+    void ask_for_owners();
+    void end();
+    void refuse_missing(const std::string& statement) const;
+    Result execute(const std::string& statement, const std::vector<Parameter>& parameters);
 
     std::vector<std::string> databases_;
     std::size_t used_ = 0;  // of them
     std::string conninfo_, name_;
     PGconn* connection_ = nullptr;
+    bool is_powerful_ = false, has_outbox_ = false, has_inbox_ = false;
 };
 
 }  // namespace outboxctl

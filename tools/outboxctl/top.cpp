@@ -92,7 +92,6 @@ class Top {
     explicit Top(const std::vector<std::string>& databases) {
         for (const std::string& database : databases) {
             sessions_.emplace_back();
-            sessions_.back().careful = databases.size() > 1;
             sessions_.back().use(database);
             sessions_.back().connection();  // or its error, before the screen is cleared
         }
@@ -117,14 +116,13 @@ class Top {
             line_++;
         try {
             const Result head = session.query(
-                "SELECT current_database(), to_char(clock_timestamp(), 'HH24:MI:SS'), "
-                "to_regnamespace('outbox') IS NOT NULL, to_regnamespace('inbox') IS NOT NULL");
+                "SELECT current_database(), to_char(clock_timestamp(), 'HH24:MI:SS')");
             print(std::string(head.text(0, 0)) + "  " + std::string(head.text(0, 1)) +
                   "  (q ends it)");
-            if (head.text(0, 2) == "t")
+            if (session.has("outbox"))
                 section(session, "DESTINATION",
                         rows_of(session, figures_of_destinations, "outbox.status"));
-            if (head.text(0, 3) == "t")
+            if (session.has("inbox"))
                 section(session, "CONSUMER",
                         rows_of(session, figures_of_consumers, "inbox.status"));
         } catch (const Refused& error) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/late.hpp"
-#include "core/owners_question.hpp"
+#include "core/powerful_role.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
@@ -196,7 +196,7 @@ void PostgresqlConnection::poll() {
     if (!ready_now())
         return;
     if (asked_) {
-        take_danger();
+        take_power();
         return;
     }
     unwatch();
@@ -256,18 +256,19 @@ void PostgresqlConnection::logged_in() {
     PQsetnonblocking(connection_, 1);
     // Details of errors quote rows, which contain events, and errors are shown to monitors.
     PQsetErrorVerbosity(connection_, PQERRORS_TERSE);
-    ask_for_danger();
+    ask_for_power();
 }
 
 // -------------------------------------------------------------------------------------------------
-// Superusers
+// Powerful roles
 // -------------------------------------------------------------------------------------------------
 
-// If the role is or can become a superuser, all objects of the inbox must belong to superusers.
-void PostgresqlConnection::ask_for_danger() {
-    static const std::string question = std::string(safe_search_path) +
+// Code of others runs there, and who owns it could change between a question and a call. So the role
+// must have no right worth stealing.
+void PostgresqlConnection::ask_for_power() {
+    static const std::string question = "SET " + std::string(safe_search_path) +
                                         "; SET client_min_messages = error; " +
-                                        owners_question("'inbox', 'inbox_internal'");
+                                        std::string(power_question);
     asked_ = true;
     if (PQsendQuery(connection_, question.c_str()))
         flush();
@@ -275,7 +276,7 @@ void PostgresqlConnection::ask_for_danger() {
         take_error();
 }
 
-void PostgresqlConnection::take_danger() {
+void PostgresqlConnection::take_power() {
     read();
     while (failure_.empty() && !PQisBusy(connection_)) {
         PGresult* result = PQgetResult(connection_);
@@ -286,10 +287,10 @@ void PostgresqlConnection::take_danger() {
         }
         const ExecStatusType status = PQresultStatus(result);
         if (status == PGRES_TUPLES_OK && PQntuples(result) == 1 && PQnfields(result) == 1) {
-            if (std::string_view(PQgetvalue(result, 0, 0)) != "f")
-                failure_ = "role \"" + std::string(PQuser(connection_)) +
-                           "\" is or can become a superuser there, and the inbox belongs to roles "
-                           "that are not, whose code it would run (name another role: CREATE USER "
+            if (const std::string power = printable(PQgetvalue(result, 0, 0)); !power.empty())
+                failure_ = "role \"" + options_.role + "\" " + power +
+                           " there, and code of others would run with its rights (create a role "
+                           "there, SELECT inbox.grant_send('...'), and name it here: CREATE USER "
                            "MAPPING ... OPTIONS (user '...'))";
         } else if (status != PGRES_COMMAND_OK) {
             failure_ = one_line(PQresultErrorMessage(result));

@@ -3,8 +3,8 @@
 //
 // The peer is not trusted. All received bytes are counted, and no more are taken than an answer may
 // have; notices and notifications are dropped.
-// Nothing is taken from the environment of the server process. A role that is a superuser, or can
-// become one, is used only if no other role's code can run.
+// Nothing is taken from the environment of the server process. A powerful role
+// (core/powerful_role.hpp) is never used.
 #pragma once
 
 #include <libpq-fe.h>
@@ -77,8 +77,8 @@ class PostgresqlConnection {
     void poll();
     void take_login_step();
     void logged_in();
-    void ask_for_danger();
-    void take_danger();
+    void ask_for_power();
+    void take_power();
     void start_login_step();
     void read();
     bool insert_socket();
@@ -95,7 +95,7 @@ class PostgresqlConnection {
     std::uint32_t watched_events_ = 0;
 
     Stage stage_ = Stage::closed;
-    bool asked_ = false;  // the question of ask_for_danger() was sent
+    bool asked_ = false;  // the question of ask_for_power() was sent
     MeteredSocket socket_;
     std::uint64_t counted_to_ = 0;  // bytes received at the end of the last answer
     std::unique_ptr<Resolver> resolver_;

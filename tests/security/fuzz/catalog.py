@@ -22,7 +22,8 @@ OUTBOX = """
     CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:');
     CREATE SERVER away FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'http://127.0.0.1:1/', retry_base '10ms');
     CREATE SERVER p FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'pull:');
-    CREATE SERVER here FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql:///fuzz');
+    CREATE SERVER here FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'postgresql://victim@/fuzz');
+    SELECT inbox.grant_send('victim');
     CREATE TABLE own (id int PRIMARY KEY, v text);
     INSERT INTO own SELECT i, 'x' FROM generate_series(1, 1000) AS i;
     SELECT outbox.capture('own');

@@ -79,10 +79,10 @@ class Server:
         return kind, self.session.receive(size - 4)
 
     def answer_question(self) -> None:
-        """Answers the question for superusers: no."""
+        """Answers the question for powerful roles: nothing."""
         while self.read()[0] != b"Q":
             pass
-        self.session.send(done(b"SET") + done(b"SET") + row_description() + row(b"f") + done(b"SELECT 1") + READY)
+        self.session.send(done(b"SET") + done(b"SET") + row_description() + row(b"") + done(b"SELECT 1") + READY)
 
     def prepare(self) -> None:
         while self.read()[0] != b"S":
@@ -241,7 +241,7 @@ MODES: dict[str, Mode] = {
     "endless notifications in a batch": after(in_batch, then=NOTIFICATION),
     "endless parameters": parameters(Server.authenticate),
     "endless parameters in a batch": parameters(in_batch),
-    "endless rows for the question": after(Server.log_in, row_description(), row(b"f")),
+    "endless rows for the question": after(Server.log_in, row_description(), row(b"")),
     "endless rows in a batch": after(
         in_batch, message(b"1") + message(b"2") + row_description(), row(b"1")
     ),

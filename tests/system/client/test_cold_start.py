@@ -114,7 +114,7 @@ def page(cluster: Cluster, shop: Database, crm: Database, tmp_path: Path) -> Pag
     environment = {
         "SHOP": cluster.conninfo(shop.name),
         "CRM": cluster.conninfo(crm.name),
-        "CRM_URL": f"postgresql:///{crm.name}",
+        "CRM_URL": f"postgresql://shop@/{crm.name}",
     }
     return Page("docs/cold-start.md", tmp_path, {**os.environ, **environment})
 

@@ -36,7 +36,7 @@ class PostgresqlSink(Sink):
         self._received = 0
 
     def url(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.proxy.port}/{self.inbox.name}"
+        return self.inbox.inbox_url(f"127.0.0.1:{self.proxy.port}")
 
     def receive(self) -> list[Message]:
         rows = self.inbox.execute(

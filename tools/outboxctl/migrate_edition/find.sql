@@ -1,8 +1,16 @@
 -- outboxctl migrate-edition runs these files in its transaction. Their schemas are dropped at its end.
 --
--- The session is a superuser, and the SQL edition may belong to a role that is not. So nothing here calls
--- a function, or reads a view, of an SQL edition that is installed: its owner could have replaced it. Tables
--- are read only if they are plain tables, which run no code.
+-- The session is a superuser, and the SQL edition may belong to a role that is not, whose code must not run
+-- as a superuser. Nothing here calls a function, or reads a view, of an SQL edition that is installed: its
+-- owner could have replaced it. But planning a query on a plain table runs code as well, and so does reading
+-- a column of a type with a cast, and parsing a literal of a domain. Therefore:
+--
+-- * Tables are locked first, so that nothing can be added to them; then compared (refuse.sql): all code that
+--   reading them runs must be built in; then read. Nothing else of pg_outbox is read.
+-- * Rows are read as the owner of the table, in a restricted operation, and come as text. Only when the
+--   tables are moved are they read as a superuser.
+-- * Texts that an owner wrote, and that are parsed again, are parsed as that owner, restricted: options of
+--   destinations, definitions of views, conditions.
 --
 -- This file finds what is installed, and what depends on it.
 CREATE SCHEMA outbox_migration;
@@ -72,6 +80,66 @@ BEGIN ATOMIC
     SELECT '{expression,relay,relay_lease,relay_status,upkeep,home,setting,destination_config,fetcher}'::name[];
 END;
 
+-- The library of pg_outbox as it is loaded: by another path it would be loaded once more. Only a superuser
+-- can have made a function in C.
+CREATE FUNCTION outbox_migration.library()
+RETURNS text
+LANGUAGE sql STABLE
+AS $$
+    SELECT coalesce(
+        (SELECT p.probin FROM pg_proc AS p
+           JOIN outbox_migration.schema AS s ON s.oid = p.pronamespace AND s.name = 'outbox_internal'
+           JOIN pg_language AS l ON l.oid = p.prolang AND l.lanname = 'c'
+          WHERE p.proname = 'run_as_owner'),
+        (SELECT btrim(n, ' "') FROM string_to_table(current_setting('shared_preload_libraries'), ',') AS n
+          WHERE btrim(n, ' "') ~ '(^|/)pg_outbox(\.[a-z]+)?$' AND EXISTS (SELECT FROM pg_settings AS s WHERE s.name = 'outbox.max_workers')
+          LIMIT 1))
+$$;
+
+-- Runs a statement as the owner of a table or view, restricted as VACUUM is: code that runs meanwhile cannot
+-- become the session's role again, and leaves nothing behind that would run later. Returns the first row.
+DO $$
+DECLARE
+    library CONSTANT text := outbox_migration.library(); -- without it the migration is refused
+BEGIN
+    IF library IS NOT NULL THEN
+        EXECUTE format($f$ CREATE FUNCTION outbox_migration.run_as_owner("table" regclass, statement text) RETURNS text[]
+                           LANGUAGE c VOLATILE STRICT AS %L, 'outbox_run_as_owner' $f$, library);
+    END IF;
+END $$;
+
+-- Belongs to the owner of the edition that is installed, for run_as_owner().
+CREATE TABLE outbox_migration.of_owner ();
+
+-- The tables of pg_outbox that this transaction has locked.
+CREATE TABLE outbox_migration.ours (class oid PRIMARY KEY, name name NOT NULL);
+
+-- Nobody can add statistics, indexes, columns, rules or children to them, replace them, or rename them, until
+-- the transaction ends. Readers, writers and relays do not wait. It gives up before any session looks for
+-- deadlocks.
+CREATE FUNCTION outbox_migration.lock_ours()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET lock_timeout = 0 -- for this function
+AS $$
+BEGIN
+    PERFORM set_config('lock_timeout', (s.setting::integer * 4 / 5)::text, true) FROM pg_settings AS s WHERE s.name = 'deadlock_timeout';
+    EXECUTE (SELECT format('ALTER TABLE outbox_migration.of_owner OWNER TO %I', pg_get_userbyid(i.owner)) FROM outbox_migration.installed AS i);
+    PERFORM outbox_migration.run(ARRAY(
+        SELECT format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', c.oid::regclass)
+          FROM pg_class AS c JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace AND s.name = 'outbox'
+         WHERE c.relkind = 'r' ORDER BY c.oid));
+    DELETE FROM outbox_migration.ours;
+    INSERT INTO outbox_migration.ours
+    SELECT c.oid, c.relname
+      FROM pg_class AS c
+      JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace AND s.name = 'outbox'
+     WHERE c.relkind = 'r'
+       AND EXISTS (SELECT FROM pg_locks AS l
+                    WHERE l.locktype = 'relation' AND l.relation = c.oid AND l.pid = pg_backend_pid() AND l.granted
+                      AND l.mode = 'ShareUpdateExclusiveLock');
+END $$;
+
 -- Tables with rows; the log and receipts are in their children.
 CREATE VIEW outbox_migration.table_with_rows AS
 SELECT c.oid::regclass AS class, c.relname AS name
@@ -80,15 +148,19 @@ SELECT c.oid::regclass AS class, c.relname AS name
  WHERE c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_inherits AS i WHERE i.inhparent = c.oid)
    AND c.relname <> ALL (outbox_migration.left_behind());
 
--- Rows as JSON of a table that only the SQL edition has.
+-- Tables with rows that may be read.
+CREATE VIEW outbox_migration.old_table AS
+SELECT t.class, t.name FROM outbox_migration.table_with_rows AS t JOIN outbox_migration.ours AS o ON o.class = t.class;
+
+-- Rows as JSON of a table that only the SQL edition has, or that has few.
 CREATE FUNCTION outbox_migration.rows_of(name name)
 RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    IF EXISTS (SELECT FROM pg_class AS c JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
-                WHERE s.name = 'outbox' AND c.relname = rows_of.name AND c.relkind = 'r') THEN
-        RETURN QUERY EXECUTE format('SELECT to_jsonb(r) FROM outbox.%I AS r', name);
+    IF EXISTS (SELECT FROM outbox_migration.ours AS o WHERE o.name = rows_of.name) THEN
+        RETURN QUERY SELECT jsonb_array_elements((outbox_migration.run_as_owner(
+            format('outbox.%I', name)::regclass, format('SELECT jsonb_agg(to_jsonb(r)) FROM ONLY outbox.%I AS r', name)))[1]::jsonb);
     END IF;
 END $$;
 
@@ -249,7 +321,8 @@ CREATE VIEW outbox_migration.view_trigger AS
 SELECT t.oid, t.tgrelid, t.tgname, t.tgenabled
   FROM pg_trigger AS t
   JOIN outbox_migration.function AS f ON f.oid = t.tgfoid AND f.name IN ('outbox.insert_event', 'outbox.refuse_change')
-  JOIN pg_class AS c ON c.oid = t.tgrelid AND c.relkind = 'v';
+  JOIN pg_class AS c ON c.oid = t.tgrelid AND c.relkind = 'v'
+ WHERE t.tgqual IS NULL;
 
 -- Lists what takes part, in the order in which others lock it: writers their own tables and views, then the
 -- gate; readers a view, then what is below it. LOCK TABLE is not for sequences, and with a view it locks all

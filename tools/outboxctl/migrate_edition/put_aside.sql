@@ -81,8 +81,6 @@ CREATE FUNCTION outbox_migration.take_notes()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-    sequence record;
 BEGIN
     INSERT INTO outbox_migration.old_owner SELECT i.owner FROM outbox_migration.installed AS i;
     INSERT INTO outbox_migration.old_privilege SELECT * FROM outbox_migration.privilege;
@@ -111,11 +109,20 @@ BEGIN
     INSERT INTO outbox_migration.old_view
     SELECT v.oid, rtrim(pg_get_viewdef(v.oid), ';'), (SELECT ' WITH (' || array_to_string(c.reloptions, ', ') || ')' FROM pg_class AS c WHERE c.oid = v.oid)
       FROM outbox_migration.user_view AS v;
-    FOR sequence IN
-        SELECT c.oid::regclass AS class FROM pg_class AS c JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace WHERE c.relkind = 'S'
-    LOOP
-        EXECUTE format('INSERT INTO outbox_migration.old_sequence SELECT %L, q.last_value, q.is_called FROM %s AS q', sequence.class, sequence.class);
-    END LOOP;
+END $$;
+
+-- Sequences are read only when they are locked: a view could take their place.
+CREATE FUNCTION outbox_migration.note_sequences()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    PERFORM outbox_migration.run(ARRAY(
+        SELECT format('INSERT INTO outbox_migration.old_sequence SELECT %L, q.last_value, q.is_called FROM %s AS q', c.oid::regclass, c.oid::regclass)
+          FROM pg_class AS c
+          JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
+          JOIN pg_locks AS l ON l.locktype = 'relation' AND l.relation = c.oid AND l.pid = pg_backend_pid() AND l.mode = 'AccessExclusiveLock'
+         WHERE c.relkind = 'S'));
 END $$;
 
 -- ------------------------------------------------------------------------------------------------
@@ -169,6 +176,7 @@ BEGIN
         SELECT format('ALTER EVENT TRIGGER %I DISABLE', e.evtname)
           FROM pg_event_trigger AS e JOIN outbox_migration.own AS o ON o.classid = 'pg_event_trigger'::regclass AND o.oid = e.oid));
     PERFORM outbox_migration.take_notes();
+    PERFORM outbox_migration.note_sequences();
 
     -- Triggers of partitions go with those of their tables.
     PERFORM outbox_migration.run(ARRAY(
@@ -181,7 +189,7 @@ BEGIN
         UNION ALL
         SELECT format('DROP SERVER %I', s.name) FROM outbox_migration.server AS s));
     PERFORM outbox_migration.empty_view(v.oid) FROM outbox_migration.old_view AS v;
-    PERFORM outbox_migration.move_table(t.class, is_native) FROM outbox_migration.table_with_rows AS t;
+    PERFORM outbox_migration.move_table(t.class, is_native) FROM outbox_migration.old_table AS t;
 
     -- An unknown object that depends on pg_outbox makes the first two fail. For the SQL edition,
     -- such objects were looked for under the same locks.

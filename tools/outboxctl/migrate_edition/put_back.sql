@@ -73,17 +73,24 @@ AS $$
 DECLARE
     is_native CONSTANT boolean := (SELECT r.target = 'native' FROM outbox_migration.request AS r);
     owner     CONSTANT name := (SELECT pg_get_userbyid(o.owner) FROM outbox_migration.old_owner AS o);
+    lacks_usage CONSTANT boolean := is_native AND NOT has_foreign_data_wrapper_privilege(owner, 'pg_outbox', 'USAGE');
     one       record;
 BEGIN
+    IF lacks_usage THEN
+        EXECUTE format('GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO %I', owner);
+    END IF;
     FOR one IN SELECT o.name, outbox_migration.options_there(o.name, o.options) AS options FROM outbox_migration.old_destination AS o ORDER BY o.name LOOP
-        IF is_native THEN -- the server belongs to the role that could change the row
-            EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pg_outbox OPTIONS (%s)', one.name,
-                           (SELECT string_agg(format('%I %L', p.key, p.value), ', ' ORDER BY p.key) FROM jsonb_each_text(one.options) AS p));
-            EXECUTE format('ALTER SERVER %I OWNER TO %I', one.name, owner);
+        IF is_native THEN -- by the role that could change the row: filters are analysed
+            PERFORM outbox_migration.run_as_owner('outbox_migration.of_owner', format(
+                'CREATE SERVER %I FOREIGN DATA WRAPPER pg_outbox OPTIONS (%s)', one.name,
+                (SELECT string_agg(format('%I %L', p.key, p.value), ', ' ORDER BY p.key) FROM jsonb_each_text(one.options) AS p)));
         ELSE
             INSERT INTO outbox.destination_config VALUES (one.name, one.options);
         END IF;
     END LOOP;
+    IF lacks_usage THEN
+        EXECUTE format('REVOKE USAGE ON FOREIGN DATA WRAPPER pg_outbox FROM %I', owner);
+    END IF;
     UPDATE outbox.cursor AS c SET server = coalesce((SELECT d.server FROM outbox.destination AS d WHERE d.name = c.destination), 0);
     FOR one IN
         SELECT CASE f.role WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(f.role)) END AS to_whom, f.role, f.destination
@@ -106,8 +113,8 @@ END $$;
 -- Triggers and views
 -- ------------------------------------------------------------------------------------------------
 
--- Triggers of a table are made as its owner. The function cannot leave that role, whatever code of the
--- table runs meanwhile, because SET ROLE is refused in it.
+-- Triggers of a table are made as its owner. The function cannot leave that role, because SET ROLE is refused
+-- in it. The extension restricts code of the table; for the SQL edition such code was refused.
 CREATE FUNCTION outbox_migration.make_triggers(member regclass, condition text, on_truncate text)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -115,6 +122,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT outbox_internal.add_capture_triggers(member, condition, on_truncate)
 $$;
+REVOKE EXECUTE ON FUNCTION outbox_migration.make_triggers(regclass, text, text) FROM PUBLIC;
 
 CREATE FUNCTION outbox_migration.capture_again()
 RETURNS void
@@ -138,14 +146,29 @@ BEGIN
          ORDER BY t.tgparentid = 0 DESC));
 END $$;
 
+-- A view's definition is parsed as its owner, which may do what that needs for a moment.
 CREATE FUNCTION outbox_migration.show_again()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
+DECLARE
+    view record;
 BEGIN
+    GRANT USAGE ON SCHEMA outbox, outbox_internal TO PUBLIC; -- until restore_rights()
+    FOR view IN
+        SELECT v.oid, format('CREATE OR REPLACE VIEW %s%s AS %s', v.oid::regclass, v.options, v.definition) AS statement,
+               format('CREATE ON SCHEMA %I', n.nspname) AS privilege, pg_get_userbyid(c.relowner) AS owner, n.oid AS schema
+          FROM outbox_migration.old_view AS v JOIN pg_class AS c ON c.oid = v.oid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    LOOP
+        IF has_schema_privilege(view.owner, view.schema, 'CREATE') THEN
+            PERFORM outbox_migration.run_as_owner(view.oid, view.statement);
+        ELSE
+            EXECUTE format('GRANT %s TO %I', view.privilege, view.owner);
+            PERFORM outbox_migration.run_as_owner(view.oid, view.statement);
+            EXECUTE format('REVOKE %s FROM %I', view.privilege, view.owner);
+        END IF;
+    END LOOP;
     PERFORM outbox_migration.run(ARRAY(
-        SELECT format('CREATE OR REPLACE VIEW %s%s AS %s', v.oid::regclass, coalesce(v.options, ''), v.definition) FROM outbox_migration.old_view AS v
-        UNION ALL
         SELECT t.definition FROM outbox_migration.old_trigger AS t WHERE t.definition IS NOT NULL));
 END $$;
 

@@ -47,6 +47,67 @@ AS $$
 $$;
 
 -- ------------------------------------------------------------------------------------------------
+-- Code of others
+-- ------------------------------------------------------------------------------------------------
+
+-- Code of roles that are not superusers. Enumerated types have built-in code only.
+CREATE VIEW outbox_migration.code_of_role AS
+SELECT k.classid, k.oid
+  FROM (SELECT 'pg_proc'::regclass AS classid, p.oid, p.proowner AS owner FROM pg_proc AS p
+        UNION ALL SELECT 'pg_operator'::regclass, o.oid, o.oprowner FROM pg_operator AS o
+        UNION ALL SELECT 'pg_type'::regclass, t.oid, t.typowner FROM pg_type AS t WHERE t.typtype <> 'e') AS k
+  JOIN pg_roles AS r ON r.oid = k.owner AND NOT r.rolsuper
+ WHERE NOT EXISTS (SELECT FROM outbox_migration.own AS o WHERE o.classid = k.classid AND o.oid = k.oid);
+
+-- Refuses conditions with code of a role where they cannot be parsed again as that role, restricted: the
+-- script of the SQL edition does not restrict them, so code could wait for the end of the transaction; and
+-- a partition of another owner gets the condition of the whole table.
+CREATE FUNCTION outbox_migration.refused_conditions(OUT reason text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+AS $$
+    SELECT DISTINCT format('the condition of the captured table %s calls code of a role that is not a superuser', w.oid::regclass),
+           format('SELECT outbox.uncapture(%L), and capture it again afterwards.', w.oid::regclass)
+      FROM outbox_migration.request AS r, outbox_migration.captured() AS c
+      JOIN pg_class AS w ON w.oid = c.root
+      JOIN pg_class AS m ON m.oid = c.member
+      JOIN outbox_migration.capture_trigger AS t ON t.tgrelid = w.oid
+      JOIN pg_depend AS d ON d.classid = 'pg_trigger'::regclass AND d.objid = t.oid
+      JOIN outbox_migration.code_of_role AS k ON k.classid = d.refclassid AND k.oid = d.refobjid
+     WHERE r.target = 'sql' OR m.relowner <> w.relowner
+$$;
+
+-- Lists code that could run when tables of pg_outbox are planned or read: the script makes nothing of the
+-- kind. Checks, defaults and triggers do not run then, and policies do not run for a superuser.
+CREATE FUNCTION outbox_migration.code_of_others(OUT reason text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+AS $$
+    SELECT format('column "%s" of table %s has the type %s, which is not built in', a.attname, o.class::regclass, format_type(a.atttypid, a.atttypmod)),
+           'It does not belong to pg_outbox. Drop it.'
+      FROM outbox_migration.ours AS o
+      JOIN pg_attribute AS a ON a.attrelid = o.class AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
+    UNION ALL
+    SELECT format('%s depends on pg_outbox', pg_describe_object('pg_statistic_ext'::regclass, e.oid, 0)), 'Drop it, and create it again afterwards.'
+      FROM outbox_migration.ours AS o JOIN pg_statistic_ext AS e ON e.stxrelid = o.class
+    UNION ALL
+    SELECT format('%s calls code that is not built in', pg_describe_object('pg_class'::regclass, i.indexrelid, 0)), 'It does not belong to pg_outbox. Drop it.'
+      FROM outbox_migration.ours AS o
+      JOIN pg_index AS i ON i.indrelid = o.class
+      JOIN pg_depend AS d ON d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+       AND d.refclassid NOT IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_extension'::regclass) AND d.refobjid >= 16384
+    UNION ALL
+    SELECT format('%s depends on pg_outbox', pg_describe_object('pg_class'::regclass, f.other, 0)), 'Drop it, and create it again afterwards.'
+      FROM (SELECT i.inhparent AS one, i.inhrelid AS other FROM pg_inherits AS i UNION ALL SELECT i.inhrelid, i.inhparent FROM pg_inherits AS i) AS f
+      JOIN outbox_migration.ours AS o ON o.class = f.one
+     WHERE f.other NOT IN (SELECT x.class FROM outbox_migration.ours AS x)
+    UNION ALL
+    SELECT format('table outbox.%s is not a plain table any more', n.name), 'Find out which role changed it, and why.'
+      FROM outbox_migration.installed AS i, unnest(outbox_migration.left_behind() || '{captured,backfill_task,cursor}') AS n(name)
+     WHERE i.edition = 'sql' AND n.name <> 'expression' AND n.name NOT IN (SELECT o.name FROM outbox_migration.ours AS o)
+$$;
+
+-- ------------------------------------------------------------------------------------------------
 -- To one edition
 -- ------------------------------------------------------------------------------------------------
 
@@ -98,7 +159,8 @@ AS $$
      WHERE c.conditional AND NOT has_database_privilege(m.relowner, current_database(), 'TEMPORARY')
 $$;
 
-CREATE FUNCTION outbox_migration.refusals_to_native(OUT reason text, OUT hint text)
+-- Lists parts of the extension that the server lacks. Nothing is read before they are there.
+CREATE FUNCTION outbox_migration.refusals_of_server(OUT reason text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 AS $$
@@ -111,8 +173,13 @@ AS $$
     UNION ALL
     SELECT 'the server has not loaded the library of pg_outbox',
            'Add pg_outbox to shared_preload_libraries, and restart the server.'
-     WHERE NOT EXISTS (SELECT FROM pg_settings AS s WHERE s.name = 'outbox.max_workers')
-    UNION ALL
+     WHERE outbox_migration.library() IS NULL
+$$;
+
+CREATE FUNCTION outbox_migration.refusals_to_native(OUT reason text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+AS $$
     SELECT format('foreign-data wrapper "%s" exists', f.fdwname), 'Drop or rename it.'
       FROM pg_foreign_data_wrapper AS f WHERE f.fdwname = 'pg_outbox'
     UNION ALL
@@ -142,38 +209,28 @@ AS $$
       JOIN pg_extension AS e ON e.oid = d.refobjid
       JOIN outbox_migration.schema AS s ON s.oid = d.objid AND s.name = 'outbox_internal'
      WHERE d.refclassid = 'pg_extension'::regclass AND d.classid = 'pg_namespace'::regclass AND d.deptype = 'e'
-    UNION ALL
-    SELECT format('table outbox.%s is not a plain table any more', n.name), 'Find out which role changed it, and why.'
-      FROM unnest(outbox_migration.left_behind() || '{captured,backfill_task,cursor}') AS n(name)
-     WHERE n.name <> 'expression' -- which only the extension has
-       AND NOT EXISTS (SELECT FROM pg_class AS c JOIN outbox_migration.schema AS s ON s.oid = c.relnamespace
-                        WHERE s.name = 'outbox' AND c.relname = n.name AND c.relkind = 'r')
 $$;
 
--- Options that the sinks refuse, by the function of the library that CREATE SERVER will call.
+-- Options that the sinks refuse, by the function of the library that CREATE SERVER will call, and as the role
+-- that will own the servers.
 CREATE FUNCTION outbox_migration.refused_options(OUT reason text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    -- By another path the library would be loaded once more.
-    library     CONSTANT text := (SELECT btrim(l, ' "') FROM string_to_table(current_setting('shared_preload_libraries'), ',') AS l
-                                   WHERE btrim(l, ' "') ~ '(^|/)pg_outbox(\.[a-z]+)?$' LIMIT 1);
     destination record;
 BEGIN
-    IF (SELECT r.target <> 'native' FROM outbox_migration.request AS r)
-       OR library IS NULL OR NOT EXISTS (SELECT FROM pg_settings AS s WHERE s.name = 'outbox.max_workers') THEN
-        RETURN;
-    END IF;
     EXECUTE format('CREATE FUNCTION outbox_migration.validate_options(options text[], catalog oid) RETURNS void
-                    LANGUAGE c STRICT AS %L, ''outbox_validate_options''', library);
+                    LANGUAGE c STRICT AS %L, ''outbox_validate_options''', outbox_migration.library());
+    EXECUTE (SELECT format('GRANT USAGE ON SCHEMA outbox_migration TO %I', pg_get_userbyid(i.owner)) FROM outbox_migration.installed AS i);
     FOR destination IN
         SELECT d.name, ARRAY(SELECT o.key || '=' || o.value
                                FROM jsonb_each_text(outbox_migration.options_there(d.name, d.options)) AS o) AS options
           FROM outbox_migration.destinations() AS d ORDER BY d.name
     LOOP
         BEGIN
-            PERFORM outbox_migration.validate_options(destination.options, 'pg_foreign_server'::regclass);
+            PERFORM outbox_migration.run_as_owner('outbox_migration.of_owner', format(
+                'SELECT outbox_migration.validate_options(%L, ''pg_foreign_server''::regclass)', destination.options));
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
             reason := format('destination "%s" is misconfigured: %s', destination.name, SQLERRM);
@@ -214,6 +271,18 @@ BEGIN
     IF FOUND THEN
         RETURN;
     END IF;
+    IF request.target = 'native' THEN
+        RETURN QUERY SELECT * FROM outbox_migration.refusals_of_server();
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM outbox_migration.lock_ours();
+    RETURN QUERY SELECT DISTINCT c.* FROM outbox_migration.code_of_others() AS c ORDER BY 1;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    -- From here on tables are read.
     RETURN QUERY
         SELECT format('%s does not belong to pg_outbox, and is in one of its schemas', s), 'Move it to another schema, or drop it and create it again afterwards.'
           FROM outbox_migration.strangers() AS s ORDER BY s;
@@ -228,6 +297,7 @@ BEGIN
                  WHERE t.tgrelid = c.member
                    AND t.tgname IN ('00_outbox_capture_insert', '00_outbox_capture_update', '00_outbox_capture_delete')) < 3
             OR c.conditional <> (c.condition IS NOT NULL);
+    RETURN QUERY SELECT * FROM outbox_migration.refused_conditions();
     IF request.target = 'sql' THEN
         RETURN QUERY SELECT * FROM outbox_migration.refusals_to_sql();
     ELSE

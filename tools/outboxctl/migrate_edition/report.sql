@@ -1,23 +1,14 @@
 -- Reports the steps of the migration to people.
 
-CREATE FUNCTION outbox_migration.count_rows(schema name, name name)
-RETURNS bigint
-LANGUAGE plpgsql STABLE
-AS $$
-DECLARE
-    count bigint;
-BEGIN
-    EXECUTE format('SELECT count(*) FROM ONLY %I.%I', schema, name) INTO count;
-    RETURN count;
-END $$;
-
 -- Counts what the migration would move.
 CREATE FUNCTION outbox_migration.foresee()
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    INSERT INTO outbox_migration.moved SELECT t.name, outbox_migration.count_rows('outbox', t.name) FROM outbox_migration.table_with_rows AS t;
+    INSERT INTO outbox_migration.moved
+    SELECT t.name, (outbox_migration.run_as_owner(t.class, format('SELECT count(*) FROM ONLY %s', t.class)))[1]::bigint
+      FROM outbox_migration.old_table AS t;
     PERFORM outbox_migration.take_notes();
 END $$;
 
