@@ -1,4 +1,4 @@
-"""Text of a role that becomes code: it runs with no more rights than its author had, whoever touches the object later."""
+"""Text of a role that becomes code runs with no more rights than its author had, also if other roles touch the object."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ EVIL = """
       FOR EACH ROW EXECUTE FUNCTION evil.strike_later();
     CREATE FUNCTION evil.go() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
       PERFORM evil.strike();
+      IF current_setting('transaction_read_only')::boolean THEN RETURN true; END IF; -- no subtransaction there
       BEGIN INSERT INTO evil.later VALUES (1); EXCEPTION WHEN OTHERS THEN NULL; END;
       BEGIN SET ROLE NONE; PERFORM evil.strike(); EXCEPTION WHEN OTHERS THEN NULL; END;
       RETURN true; END $$;

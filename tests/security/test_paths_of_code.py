@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs/architecture/trust.md"
 
 
 def paths() -> dict[str, str]:
-    """What an administrator does: in words, and as statements."""
+    """Actions of an administrator: their names, and their statements."""
     section = PAGE.read_text().split("\n## Paths\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|", section, re.MULTILINE)
     assert len(rows) > 15, "the table of paths cannot be read"
@@ -34,7 +34,7 @@ def paths() -> dict[str, str]:
 
 @pytest.fixture
 def traps(database: Database, new_attacker: NewAttacker, open_folder: Path) -> Traps:
-    """Of a role that owns the database, may capture, produce and create destinations."""
+    """The role may capture, produce and create destinations."""
     attacker = new_attacker(
         "outbox.grant_capture", "outbox.grant_produce", "outbox.grant_monitor", "outbox.grant_operate"
     )

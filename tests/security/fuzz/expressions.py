@@ -17,7 +17,7 @@ from waiting import wait_until
 
 STATEMENTS_OF_A_ROUND = 120
 
-# What a function of a role tries. The marker file shows that it had the rights of a superuser.
+# Bodies of a function of a role. The marker file shows that it had the rights of a superuser.
 BODIES = [
     "RETURN pg_has_role('postgres', 'USAGE') AND mallory.strike()", "RETURN mallory.strike()", "RETURN NULL", "RETURN 1 / 0 = 1",
     "LOOP END LOOP; RETURN true", "PERFORM pg_sleep(10); RETURN true",
