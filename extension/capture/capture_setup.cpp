@@ -129,7 +129,8 @@ static Node* condition_for(const TriggerKind& kind, Node* condition) {
 // CREATE TRIGGER notes what a condition needs only if it gets the text.
 static void add_dependencies(const ObjectAddress& trigger, Relation table, Node* condition) {
     ParseState* state = make_parsestate(nullptr);
-    for (const char* row : {"old", "new"})
+    static constexpr const char* rows[] = {"old", "new"};
+    for (const char* row : rows)
         addRangeTableEntryForRelation(state, table, AccessShareLock, makeAlias(row, NIL), false,
                                       false);
     recordDependencyOnExpr(&trigger, condition, state->p_rtable, DEPENDENCY_NORMAL);

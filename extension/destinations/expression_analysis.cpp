@@ -5,10 +5,9 @@
 namespace outbox {
 
 const char* expression_name(const char* option) {
-    for (const char* name : {filter_name, payload_name})
-        if (strcmp(option, name) == 0)
-            return name;
-    return nullptr;
+    return strcmp(option, filter_name) == 0    ? filter_name
+           : strcmp(option, payload_name) == 0 ? payload_name
+                                               : nullptr;
 }
 
 static Node* find_column(ParseState*, ColumnRef* reference, Node* found) {

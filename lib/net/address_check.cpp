@@ -43,7 +43,7 @@ std::string AddressCheck::explain(CURLcode result, const char* error) const {
     if (refused_ && !tried_)
         return config_.allowed_hosts->refusal(*refused_,
                                               config_.url_text.empty() ? host_ : config_.url.host);
-    const std::string why = error[0] != '\0' ? error : curl_easy_strerror(result);
+    std::string why = error[0] != '\0' ? error : curl_easy_strerror(result);
     // OpenSSL reads a plain answer as TLS, and then finds one of these errors.
     if (result == CURLE_SSL_CONNECT_ERROR && (why.find("wrong version number") != why.npos ||
                                               why.find("packet length too long") != why.npos))

@@ -74,9 +74,9 @@ const Given* find(const Values& values, const char* name) {
     return found != values.end() ? &found->second : nullptr;
 }
 
-std::string text_or(const Values& values, const char* name, std::string otherwise) {
+std::string text_or(const Values& values, const char* name, const std::string& otherwise) {
     const Given* given = find(values, name);
-    return given != nullptr ? given->value : std::move(otherwise);
+    return given != nullptr ? given->value : otherwise;
 }
 
 Micros duration_or(const Values& values, const char* name, Micros otherwise) {

@@ -135,7 +135,7 @@ void WindowReader::request_more() {
     while (fetches_.size() < fetches_allowed() && next_entry_ < entries_.size())
         request_rows();
     const std::int32_t at_once = entries_wanted();
-    if (entries_.size() - next_entry_ > static_cast<std::size_t>(at_once / 8 * 5) || complete_ ||
+    if (entries_.size() - next_entry_ > static_cast<std::size_t>(at_once) / 8 * 5 || complete_ ||
         asked_for_entries_)
         return;
     asked_for_entries_ = true;

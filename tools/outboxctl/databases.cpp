@@ -15,7 +15,7 @@ static std::string file_of_contexts() {
         const char* value = std::getenv(name);
         return std::string(value != nullptr ? value : "");
     };
-    if (const std::string file = variable("OUTBOXCTL_CONFIG"); !file.empty())
+    if (std::string file = variable("OUTBOXCTL_CONFIG"); !file.empty())
         return file;
     const std::string folder = variable("XDG_CONFIG_HOME");
     return (folder.empty() ? variable("HOME") + "/.config" : folder) + "/outboxctl.toml";

@@ -277,7 +277,7 @@ grpc::Status Session::seek(Call& call) {
     key_order_.clear();
     work_.notify_one();
     lock.unlock();
-    const grpc::Status status = call.wait(channel_, seek_limit);
+    grpc::Status status = call.wait(channel_, seek_limit);
     lock.lock();
     suspended_ = closing_;
     if (fatal_.empty())

@@ -38,7 +38,7 @@ Claims::Parting Claims::part(const std::string& handle, Micros now) {
     const auto found = held_.find(handle);
     if (found == held_.end())
         return {handle, now + visibility_};
-    const Parting parting{handle, found->second.until};
+    Parting parting{handle, found->second.until};
     if (found->second.due != due_.end())
         due_.erase(found->second.due);
     held_.erase(found);

@@ -141,7 +141,7 @@ class SqsSink final : public MessageSink {
 
     // Returns an empty URL if it is not known yet.
     std::string url_of(const std::string& name) const {
-        const std::string address = service().address_of(name);
+        std::string address = service().address_of(name);
         if (!address.empty())
             return address;
         const auto known = known_urls_.find(name);

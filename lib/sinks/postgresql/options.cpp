@@ -163,8 +163,8 @@ static std::string database_of(const Url& url) {
 }
 
 static std::string role_of(const Destination& destination) {
-    std::string given = destination.options.text(user);
-    return !given.empty()         ? std::move(given)
+    const std::string given = destination.options.text(user);
+    return !given.empty()         ? given
            : destination.url.user ? *destination.url.user
                                   : destination.defaults.user;
 }
