@@ -1,9 +1,7 @@
 // The HTTP server of outbox-relay: /healthz, /readyz, /metrics, /status. It reads the figures and
 // nothing else, and answers GET and HEAD.
 //
-// cpp-httplib accepts connections, routes requests and writes responses. The connections themselves
-// belong to http_clients.hpp, which bounds their number, size and time. Both threads block all
-// signals.
+// Its connections are bounded in number, size and time (lib/front/http_front.hpp).
 #pragma once
 
 #include <memory>

@@ -239,7 +239,7 @@ def test_a_superuser_calls_nothing_that_belongs_to_others(victim: Victim, progra
         assert done.returncode == 1 and REFUSAL.format(victim.database.name) in done.stderr, (command, done)
 
 
-# What others could use between the question and a call.
+# Rights that others could use between the question and a call.
 GRANTS = {
     "schema": ("GRANT CREATE ON SCHEMA outbox TO {}", "Objects can be created in schema outbox by"),
     "everybody": ("GRANT CREATE ON SCHEMA inbox TO PUBLIC", "Objects can be created in schema inbox by every role"),
@@ -308,7 +308,7 @@ def test_roles_that_can_become_superusers_are_refused_like_them(
     served = serve("-d", conninfo)
     assert served.up() == {database.name: 0}
     assert NEVER in served.stop()
-    # What belongs to the role itself is no danger to it.
+    # Objects of the role itself are no danger to it.
     database.execute(f"ALTER DATABASE {database.name} OWNER TO {role}")
     assert "pg_outbox is not in database" in run(program, conninfo, "status").stderr
     database.execute(f"ALTER DATABASE {database.name} OWNER TO {victim.owner}; REVOKE {powerful} FROM {role}")

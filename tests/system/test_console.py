@@ -405,6 +405,11 @@ def test_a_role_that_monitors_sees_states_and_no_events(console: Console, shared
         assert "permission denied" in place["dead_letters"]["error"]
         refused = client.ask("POST", "/console/api/redrive", {**PLACE, "event_ids": event_id, "why": "try"})
         assert (refused.status, "permission denied" in refused.json()["error"]) == (400, True)
+        # A side that the role may not see at all says so, and the other is shown.
+        console.database.execute(f"SELECT inbox.revoke_monitor('{role}')")
+        (here,) = client.get("overview")
+        assert {row["name"] for row in here["outbox"]} == {"catalog", "hook"}
+        assert "permission denied" in here["inbox"]["error"]
         for served in console.served:
             served.stop()
         console.served.clear()

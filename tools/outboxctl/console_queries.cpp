@@ -41,9 +41,13 @@ std::string rows(Session& session, const std::string& query,
     }
 }
 
+// A role that may not use the schema sees that it is there, and then the error of what it may not see.
 bool has(Session& session, const Side& side) {
     return session
-               .query(std::string("SELECT to_regclass('") + side.schema + ".status') IS NOT NULL")
+               .query(
+                   "SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = "
+                   "c.relnamespace WHERE n.nspname = $1 AND c.relname = 'status')",
+                   {side.schema})
                .text(0, 0) == "t";
 }
 

@@ -13,7 +13,6 @@ namespace outboxctl {
 namespace {
 
 constexpr const char* cookie_name = "outboxctl_session";
-constexpr std::size_t max_threads = 16;  // browsers keep several connections open
 constexpr std::size_t max_why = 1000;
 
 constexpr const char* html = "text/html; charset=utf-8";
@@ -92,8 +91,6 @@ void Console::announce(const std::string& address) const {
 }
 
 void Console::add_to(httplib::Server& server) {
-    server.new_task_queue = [] { return new httplib::ThreadPool(max_threads); };
-    server.set_payload_max_length(8192);
     server.set_post_routing_handler(add_headers);
 
     const auto file = [&](const char* path, const char* text, const char* type) {

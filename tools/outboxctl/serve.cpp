@@ -1,6 +1,6 @@
 // outboxctl serve: figures for Prometheus, and the console, over HTTP.
 //
-// Threads: those of the library answer requests. One scrape at a time works on the databases, under
+// Threads: those of lib/front answer requests. One scrape at a time works on the databases, under
 // mutex_, and one request of the console, under a mutex of its own. The main thread waits for a signal.
 // All threads block signals.
 //
@@ -14,10 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include <httplib.h>
-
 #include "commands.hpp"
 #include "console_routes.hpp"
+#include "front/http_front.hpp"
 #include "metrics_page.hpp"
 #include "served_databases.hpp"
 
@@ -72,9 +71,11 @@ class Exporter {
             session.use(database, name);
             session.run_script(limits_of_requests);
             const Result found = session.query(
-                "SELECT to_regproc('outbox.metrics') IS NOT NULL, to_regproc('inbox.metrics') IS "
-                "NOT "
-                "NULL, current_database()");
+                "SELECT bool_or(n.nspname = 'outbox'), bool_or(n.nspname = 'inbox'), "
+                "current_database() FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = "
+                "p.pronamespace WHERE p.proname = 'metrics' AND n.nspname IN ('outbox', 'inbox') "
+                "AND has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(p.oid, "
+                "'EXECUTE')");
             const bool outbox = found.text(0, 0) == "t", inbox = found.text(0, 1) == "t";
             if (outbox)
                 pages.emplace_back(session.query("SELECT outbox.metrics()").text(0, 0));
@@ -115,6 +116,14 @@ std::pair<std::string, int> split(const std::string& listen) {
     return {listen.substr(0, colon), std::stoi(port)};
 }
 
+// Browsers keep several connections open, and a request may wait for a database.
+constexpr outbox::HttpClients::Limits limits{.request_line = 8192, .body = 8192, .workers = 16};
+
+// It needs no database, and is answered however many requests wait for one.
+bool is_quick(std::string_view request) {
+    return request.starts_with("GET /healthz ") || request.starts_with("HEAD /healthz ");
+}
+
 void serve(const std::vector<std::string>& databases, const Arguments& arguments) {
     const auto [host, port] = split(arguments.listen);
     if (!arguments.console && (arguments.console_write || !arguments.token_file.empty()))
@@ -129,15 +138,7 @@ void serve(const std::vector<std::string>& databases, const Arguments& arguments
     pthread_sigmask(SIG_SETMASK, &all, nullptr);  // threads inherit it
 
     Exporter exporter(databases, arguments.all);
-    httplib::Server server;
-    // Without SO_REUSEPORT, which the library sets: two processes would share a port.
-    server.set_socket_options([](socket_t socket) {
-        const int yes = 1;
-        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    server.set_payload_max_length(0);
-    server.set_read_timeout(5);
-    server.set_write_timeout(5);
+    outbox::HttpFront server(outbox::HttpFront::Shown::all, limits, is_quick);
     server.Get("/metrics", [&](const httplib::Request&, httplib::Response& response) {
         response.set_content(exporter.metrics(),
                              "application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -147,24 +148,19 @@ void serve(const std::vector<std::string>& databases, const Arguments& arguments
     });
     if (console)
         console->add_to(server);
-    const int bound = port == 0                         ? server.bind_to_any_port(host)
-                      : server.bind_to_port(host, port) ? port
-                                                        : -1;
-    if (bound < 0)
+    if (!server.listen_at(host, port))
         throw Refused("could not listen on " + arguments.listen +
                       "\nHINT:  Is another process listening there?");
-    std::thread thread([&server] { server.listen_after_bind(); });
+    server.start();
     if (console)
-        console->announce(host + ':' + std::to_string(bound));
-    std::printf("serves http://%s:%d/metrics\n", host.c_str(), bound);
+        console->announce(host + ':' + std::to_string(server.port()));
+    std::printf("serves http://%s:%d/metrics\n", host.c_str(), server.port());
     std::fflush(stdout);
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);
     int signal = 0;
     sigwait(&ends, &signal);
-    server.stop();
-    thread.join();
 }
 
 }  // namespace

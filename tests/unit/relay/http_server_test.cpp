@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "relay/observe/http_clients.hpp"
+#include "front/http_clients.hpp"
 #include "unit/mutations.hpp"
 
 namespace outbox::relay {
@@ -123,7 +123,7 @@ TEST_F(Http, ARequestInPieces) {
 
 TEST_F(Http, AHugeRequestIsRefused) {
     EXPECT_THAT(exchange("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n"),
-                StartsWith("HTTP/1.1 431"));
+                StartsWith("HTTP/1.1 414"));
     EXPECT_THAT(exchange("GET /healthz HTTP/1.1\r\nX: " + std::string(100'000, 'x') + "\r\n\r\n"),
                 StartsWith("HTTP/1.1 431"));
     // Headers that cost much elsewhere are not looked at.

@@ -1,0 +1,153 @@
+"""Clients of the HTTP ports that mean harm: every byte of a request is counted, and a probe is answered meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import Installation
+from database import Database
+from waiting import wait_until
+
+PIECE = b"a" * 65_536
+PIECES = 800  # 50 MB
+MAX_GROWTH = 16 * 1024  # kB
+
+
+class Served:
+    """`outboxctl serve --console`."""
+
+    def __init__(self, database: Database, installation: Installation, folder: Path) -> None:
+        token = folder / "token"
+        token.write_text("a token that nobody guesses\n")
+        database.execute("CREATE ROLE watcher LOGIN")
+        database.execute("SELECT outbox.grant_monitor('watcher')")
+        self.process = subprocess.Popen(
+            [installation.build / "tools/outboxctl/outboxctl", "serve", "--console", "--token-file", token, "--listen", "127.0.0.1:0",
+             "-d", database.cluster.conninfo(database.name, "watcher")],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1].split("/")[0])
+
+    def peak(self) -> int:
+        """The most memory that it has had, in kB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0])
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.settimeout(60)
+        return connection
+
+    def ask(self, request: bytes) -> bytes:
+        with self.connect() as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+    def is_well(self) -> bool:
+        return self.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+@pytest.fixture
+def served(database: Database, installation: Installation, tmp_path: Path) -> Iterator[Served]:
+    served = Served(database, installation, tmp_path)
+    yield served
+    served.process.terminate()
+    assert served.process.wait(60) == 0
+    database.execute("DROP OWNED BY watcher; DROP ROLE watcher")
+
+
+HEAD = b"POST /console/login HTTP/1.1\r\nHost: x\r\n"
+# The beginning of a request, and a piece that follows without end.
+FLOODS = {
+    "a chunked body": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + PIECE + b"\r\n", b"411"),
+    "a chunked body elsewhere": (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + PIECE + b"\r\n", b"411"),
+    "chunked multipart": (HEAD + b"Content-Type: multipart/form-data; boundary=b\r\nTransfer-Encoding: chunked\r\n\r\n--b\r\n", b"10000\r\n" + PIECE + b"\r\n", b"411"),
+    "a long body": (HEAD + b"Content-Length: 1000000000\r\n\r\n", PIECE, b"413"),
+    "a body without end": (HEAD + b"Content-Length: 99999999999999999999999\r\n\r\n", PIECE, b"413"),
+    "two lengths": (HEAD + b"Content-Length: 1\r\nContent-Length: 1000000\r\n\r\n", PIECE, b"400"),
+    "a negative length": (HEAD + b"Content-Length: -1\r\n\r\n", PIECE, b"400"),
+    "a line": (b"GET /console?x=", PIECE, b"414"),
+    "headers": (HEAD, b"X-Header: " + b"y" * 1000 + b"\r\n", b"431"),
+    "one header": (HEAD + b"X-Header: ", PIECE, b"431"),
+}  # fmt: skip
+
+
+def flood(served: Served, begin: bytes, piece: bytes) -> bytes:
+    """Returns the beginning of the answer."""
+    with served.connect() as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(begin)
+            for _ in range(PIECES * 65_536 // len(piece)):
+                connection.sendall(piece)
+        with contextlib.suppress(ConnectionError):
+            return connection.recv(64)
+    return b""
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+def test_a_request_without_end_costs_no_memory(served: Served, kind: str) -> None:
+    begin, piece, status = FLOODS[kind]
+    assert served.is_well()
+    before = served.peak()
+    # The answer is read before the flood, because a connection that is reset loses it.
+    with served.connect() as connection:
+        connection.sendall(begin)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(piece * max(1, 20_000 // len(piece)))
+        assert connection.recv(64).startswith(b"HTTP/1.1 " + status)
+    floods = [threading.Thread(target=flood, args=(served, begin, piece)) for _ in range(16)]
+    for one in floods:
+        one.start()
+    assert served.is_well()
+    for one in floods:
+        one.join()
+    assert served.peak() - before < MAX_GROWTH
+    assert served.is_well()
+
+
+def test_slow_clients_keep_nobody_from_being_answered(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(served.connect()) for _ in range(200)]
+        for connection in slow:
+            connection.sendall(b"GET /metr")
+        assert served.is_well()
+        assert b"outbox" in served.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert served.ask(b"GET /console HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
+        # Each has five seconds.
+        assert slow[-1].recv(1) == b""
+
+
+def test_a_flood_of_connections_does_not_keep_out_a_probe(served: Served) -> None:
+    stop = threading.Event()
+
+    def connect() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", served.port), timeout=1).close()
+
+    threads = [threading.Thread(target=connect) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(50):
+            wait_until(served.is_well, what="an answer to a probe", ignoring=(OSError,))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_whole_request_in_pieces_is_answered(served: Served) -> None:
+    with served.connect() as connection:
+        for piece in (b"POST /console/lo", b"gin HTTP/1.1\r\nHost: x\r\nContent-Le", b"ngth: 7\r\nOrigin: http://x\r\n"
+                      b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok", b"en=x"):  # fmt: skip
+            connection.sendall(piece)
+        assert b"The token is wrong" in b"".join(iter(lambda: connection.recv(65_536), b""))
