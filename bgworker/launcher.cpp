@@ -34,6 +34,7 @@ static constexpr int milliseconds_between_scans = 100;
 struct DatabaseEntry {
     Oid database;  // hash key
     NameData name;
+    Oid account;  // the role that its keeper counts for: its owner, unless that is a superuser
     bool exists;  // as of the last scan
     bool check;   // a keeper should look at it
     Child keeper;
@@ -62,6 +63,7 @@ static void note_database(const FormData_pg_database* row) {
         init_child(&entry->keeper);
     }
     entry->name = row->datname;
+    entry->account = superuser_arg(row->datdba) ? InvalidOid : row->datdba;
     entry->exists = true;
 }
 
@@ -145,7 +147,7 @@ static long tend_keepers() {
             return;
         const std::uint32_t before = entry->keeper.ticket;
         timeout = shorter_timeout(timeout, start_child(&entry->keeper, keeper_of(entry->database),
-                                                       NameStr(entry->name), InvalidOid));
+                                                       NameStr(entry->name), entry->account));
         // Only a keeper started now sees the change: one that lives may be about to leave.
         if (entry->keeper.ticket != before) {
             entry->check = false;

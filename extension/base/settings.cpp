@@ -204,8 +204,8 @@ void define(bool preloading) {
                    "Highest number of relays, processors and backfills in one database.",
                    "0: no limit.", &max_workers_per_database, 0, 1024, PGC_SIGHUP, 0);
     define_integer("outbox.max_workers_per_role",
-                   "Highest number of relays, processors and backfills of one role in all "
-                   "databases. Others wait until one of them ends.",
+                   "Highest number of relays, processors, backfills and keepers of one role in "
+                   "all databases. Others wait until one of them ends.",
                    "Never more than half of max_worker_processes, and half of that for "
                    "backfills. Superusers have no limit. 0 means no limit.",
                    &max_workers_per_role, 0, 1024, PGC_SIGHUP, 0);

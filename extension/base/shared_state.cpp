@@ -128,6 +128,17 @@ static bool role_has_most(Oid account, WorkerKind kind) {
     return all >= most || (kind == WorkerKind::backfill && backfills >= (most + 1) / 2);
 }
 
+// Each database of a role with CREATEDB may want a keeper. Half of the processes are left for what
+// keepers start, and for others.
+static bool keepers_have_most(Oid account, WorkerKind kind) {
+    if (kind != WorkerKind::keeper || !OidIsValid(account))
+        return false;
+    int keepers = 0;
+    for (int i = 0; i < shared->slots_used; i++)
+        keepers += shared->slots[i].kind == WorkerKind::keeper;
+    return keepers >= Max(1, max_worker_processes / 2);
+}
+
 static bool database_has_most(Oid database, WorkerKind kind) {
     if (kind == WorkerKind::keeper || settings::max_workers_per_database == 0)
         return false;
@@ -147,6 +158,8 @@ static Refusal find_refusal(const WorkerIdentity& identity, Oid account, int slo
         return Refusal::role_has_most;
     if (database_has_most(identity.database, identity.kind))
         return Refusal::database_has_most;
+    if (keepers_have_most(account, identity.kind))
+        return Refusal::no_process;
     return slot < 0 ? Refusal::no_slot : Refusal::none;
 }
 

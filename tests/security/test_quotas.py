@@ -263,3 +263,19 @@ def test_a_check_ends_however_long_the_destination_may_take(database: Database) 
         database.add_destination("s", f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", connect_timeout="24h")
         *_, (subject, ok, detail) = database.execute("SELECT * FROM outbox.check_destination('s')")
         assert (subject, ok) == ("connection", False) and "did not end within a minute" in detail
+
+
+def test_databases_of_one_role_leave_workers_to_others(make_cluster: MakeCluster) -> None:
+    """Each of them has a keeper, also with nothing but an empty pg_inbox."""
+    cluster = make_cluster({"max_worker_processes": "16"})
+    cluster.execute("CREATE ROLE creator LOGIN CREATEDB")
+    for number in range(16):
+        cluster.connect("postgres", user="creator").execute(f"CREATE DATABASE k{number}")
+        cluster.connect(f"k{number}", user="creator").execute("CREATE EXTENSION pg_inbox")
+    keepers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_outbox keeper'"
+    wait_until(lambda: cluster.execute(keepers), lambda seen: seen == [(8,)], what="half of the workers to be keepers")
+    database = create_database(cluster)
+    database.add_destination("d", "null:")
+    database.enqueue()
+    database.wait_settled()
+    assert cluster.execute(keepers) == [(9,)]
