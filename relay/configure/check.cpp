@@ -277,7 +277,7 @@ void DatabaseCheck::check_destination(const DestinationRow& row) {
     const auto add = [&](const Finding& finding) {
         output_.add(database_.name, row.name, finding);
     };
-    Result<Destination> made = make_destination(row, defaults_, database_.name, config_);
+    Result<Destination> made = make_destination(row, defaults_, database_, config_);
     if (!made) {
         add({"options", false, in_one_line(made.error())});
         return;

@@ -38,7 +38,10 @@ struct DatabaseConfig {
     std::optional<Micros> poll_min{};
     std::optional<Micros> poll_max{};
 
-    // In place of the setting of the database, which may belong to somebody who is trusted less.
+    // If true, what the database says about its destinations is believed. Otherwise they have no
+    // use of this machine: of its files, its identity, and services that listen on it only.
+    bool trusted = false;
+    // Limits the hosts of destinations; the setting of the database can only narrow it.
     std::optional<std::string> allowed_hosts{};
 
     bool serves(std::string_view destination) const noexcept;

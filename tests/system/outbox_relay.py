@@ -75,6 +75,7 @@ class OutboxRelay:
     def __init__(
         self, cluster: Cluster, *databases: str, name: str = "relay", options: str = "", of_database: str = "",
         wire: Wire | None = None, port: int | None = None, arguments: tuple[str, ...] = (), user: str = "postgres",
+        trusted: bool = True,
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = make_directory("relay")
@@ -85,6 +86,7 @@ class OutboxRelay:
             lines += [
                 f"[databases.{database}]",
                 f'url = "postgresql://{user}@127.0.0.1:{port}/{database}"',
+                f"trusted = {str(trusted).lower()}",
                 of_database,
             ]
         self.configuration = self.directory / "relay.toml"

@@ -37,7 +37,7 @@ class RelayProcess:
         self.log_path = log
         config = log.with_suffix(".toml")
         config.write_text("".join(
-            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\nsession = \"{session}\"\n{of_database}\n"
+            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\ntrusted = true\nsession = \"{session}\"\n{of_database}\n"
             for database in databases
         ))  # fmt: skip
         with log.open("w") as output:

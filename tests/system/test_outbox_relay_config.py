@@ -85,7 +85,7 @@ def program(installation: Installation, tmp_path: Path) -> Iterator[Program]:
 
 def section(database: Database, name: str = "orders", **keys: str) -> str:
     lines = [f"[databases.{name}]", f'url = "{database.cluster.conninfo(database.name)}"']
-    return "\n".join([*lines, *(f"{key} = {value}" for key, value in keys.items())]) + "\n"
+    return "\n".join([*lines, *(f"{key} = {value}" for key, value in {"trusted": "true", **keys}.items())]) + "\n"
 
 
 # -------------------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_the_check_notices_a_pooler(
     program: Program, database: Database, receiver: Receiver, http: None, pooler: int
 ) -> None:
     database.add_destination("d", receiver.url(), relay="external")
-    toml = f'[databases.orders]\nurl = "postgresql://postgres@127.0.0.1:{pooler}/{database.name}"\n'
+    toml = f'[databases.orders]\nurl = "postgresql://postgres@127.0.0.1:{pooler}/{database.name}"\ntrusted = true\n'
     done = program.check(toml)
     assert done.returncode == 0, done.stdout + done.stderr
     assert lines_of(done)[0].endswith(", role postgres, through a pooler")
