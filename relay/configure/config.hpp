@@ -24,8 +24,8 @@ enum class SessionMode {
 struct DatabaseConfig {
     std::string name{};  // in logs, metrics and /status; unique
 
-    // For PQconnectdbParams() with expand_dbname: `dbname` = url, and then `password` unless empty.
-    // Both are secret.
+    // A connection string, and a password that replaces the one in it, unless empty. Both are
+    // secret.
     std::string url{};
     std::string password{};
 

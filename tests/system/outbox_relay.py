@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster import REPOSITORY, Cluster, make_directory
+from passwords import assert_no_passwords
 from processes import state_of, stop_process
 from waiting import wait_until
 
@@ -148,3 +149,4 @@ class OutboxRelay:
         shutil.rmtree(self.directory, ignore_errors=True)
         crashed = (code is not None and code < 0 and code != -signal.SIGKILL) or any(mark in text for mark in CRASHES)
         assert not crashed, f"{self.name} has crashed ({code}):\n{text[-5000:]}"
+        assert_no_passwords(text, self.name)

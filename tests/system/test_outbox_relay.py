@@ -15,6 +15,7 @@ import pytest
 from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from outbox_relay import OutboxRelay
+from passwords import assert_no_passwords
 from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import stop_process
@@ -63,6 +64,7 @@ class RelayProcess:
     def destroy(self) -> None:
         self.process.kill()
         self.process.wait()
+        assert_no_passwords(self.log(), "outbox-relay")
 
 
 StartRelay = Callable[..., RelayProcess]
