@@ -103,6 +103,7 @@ class OutboxRelay:
             "\n".join(
                 f"[databases.{each.database}]\n"
                 f'url = "postgresql:///{each.database}?host={cluster.root}&port={cluster.settings["port"]}&user=postgres"\n'
+                "trusted = true\n"
                 f"{self.options}\n"
                 for each in self.databases
             )

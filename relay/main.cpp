@@ -8,9 +8,9 @@
 
 #include "relay/configure/check.hpp"
 #include "relay/configure/command_line.hpp"
+#include "relay/configure/connection.hpp"
 #include "relay/configure/load.hpp"
 #include "relay/configure/settings.hpp"
-#include "relay/database/environment.hpp"
 #include "relay/observe/http_server.hpp"
 #include "relay/serve/serve.hpp"
 #include "sinks/sink_loader.hpp"

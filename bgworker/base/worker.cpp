@@ -1,6 +1,7 @@
 #include "bgworker/base/worker.hpp"
 
 #include "extension/base/crashes.hpp"
+#include "extension/base/outside_text.hpp"
 
 namespace outbox {
 
@@ -94,7 +95,7 @@ static void complain_of_no_room(const char* type, const char* name, Refusal refu
     const bool slots = refusal == Refusal::no_slot;
     ereport(WARNING,
             (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-             errmsg("could not start %s %s: out of %s", type, name,
+             errmsg("could not start %s %s: out of %s", type, NameForLog(name).text,
                     slots ? "worker slots" : "background worker slots"),
              errhint("Increase %s. pg_outbox needs one worker for itself, one per database "
                      "and one per destination, consumer and backfill.",
@@ -102,7 +103,8 @@ static void complain_of_no_room(const char* type, const char* name, Refusal refu
 }
 
 static void complain_of_early_ends(const char* type, const char* name, const Child* child) {
-    ereport(WARNING, (errmsg("%s %s has ended early %d times in a row", type, name, child->deaths),
+    ereport(WARNING, (errmsg("%s %s has ended early %d times in a row", type, NameForLog(name).text,
+                             child->deaths),
                       errdetail("It is started again, after longer and longer pauses."),
                       errhint("Lines before this one say why it ended.")));
 }
@@ -134,7 +136,8 @@ static Refusal launch(Child* child, const WorkerIdentity& identity, const char* 
     strlcpy(worker.bgw_library_name, compat::module_name, sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, how.entry_point, sizeof worker.bgw_function_name);
     strlcpy(worker.bgw_type, how.type, sizeof worker.bgw_type);
-    snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, name);
+    // PostgreSQL logs it.
+    snprintf(worker.bgw_name, sizeof worker.bgw_name, "%s %s", how.type, NameForLog(name).text);
 
     Refusal refusal;
     const int slot = reserve_slot(identity, name, account, refusal);
@@ -180,12 +183,12 @@ static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentit
     if (until > child->held_back_until) {
         child->held_back_until = until;
         ereport(WARNING,
-                (errmsg("%s %s is held back until %s", kind_of_worker(identity.kind).type, name,
-                        timestamptz_to_str(until)),
+                (errmsg("%s %s is held back until %s", kind_of_worker(identity.kind).type,
+                        NameForLog(name).text, timestamptz_to_str(until)),
                  note->identity.kind == WorkerKind::none
                      ? errdetail("Workers of this database have crashed %d times in a row, and the "
                                  "server with them; the last was \"%s\", with signal %d.",
-                                 note->count, NameStr(note->name), note->signal)
+                                 note->count, NameForLog(NameStr(note->name)).text, note->signal)
                      : errdetail("It has crashed %d times in a row, and the server with it; the "
                                  "last time with signal %d.",
                                  note->count, note->signal),

@@ -1,5 +1,7 @@
 #include "bgworker/keeper/consumers.hpp"
 
+#include "extension/base/outside_text.hpp"
+
 namespace outbox {
 
 // outbox.max_workers allows no more workers than this.
@@ -60,23 +62,15 @@ static void forget_old_refusals() {
     refusal_count = kept;
 }
 
-// Returns one line of at most `max` bytes for a name that another role has chosen.
-static char* for_log(const char* text, int max = NAMEDATALEN - 1) {
-    char* line = pnstrdup(text, pg_mbcliplen(text, static_cast<int>(strlen(text)), max));
-    for (char* c = line; *c != '\0'; c++)
-        if (!IS_HIGHBIT_SET(*c) && !isprint(static_cast<unsigned char>(*c)))
-            *c = '?';
-    return line;
-}
-
 static void refuse(int32 id, const char* name, const char* role, const char* why,
                    const char* hint) {
     const uint32 hash = hash_combine(
         hash_combine(hash_bytes_uint32(static_cast<uint32>(id)), string_hash(role, NAMEDATALEN)),
         string_hash(why, strlen(why) + 1));
     if (is_new(hash) && may_log_another())
-        ereport(LOG, (errmsg("consumer \"%s\" is not processed", for_log(name)),
-                      errdetail("Role \"%s\": %s.", for_log(role), why), errhint("%s", hint)));
+        ereport(LOG,
+                (errmsg("consumer \"%s\" is not processed", NameForLog(name).text),
+                 errdetail("Role \"%s\": %s.", NameForLog(role).text, why), errhint("%s", hint)));
 }
 
 // ---------------------------------------------------------------------------------------------

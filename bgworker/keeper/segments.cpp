@@ -2,6 +2,7 @@
 
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/base/worker.hpp"
+#include "extension/base/outside_text.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/log/log.hpp"
 
@@ -95,7 +96,7 @@ static void detach_last(Round& round, TimestampTz now) {
     if (!is_null)
         ereport(WARNING,
                 (errmsg("destination \"%s\" is detached: the log has outgrown outbox.max_log_size",
-                        NameStr(*DatumGetName(name))),
+                        NameForLog(NameStr(*DatumGetName(name))).text),
                  errdetail("It is paused, and events that it has not settled will be removed."),
                  errhint("outbox.resume() continues with the events still in the log.")));
 }

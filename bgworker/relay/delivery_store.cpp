@@ -191,16 +191,16 @@ static void log_refusal(const char* destination, const Record& record, bool dead
     const char* error = line_from_outside(record.error);
     if (dead)
         ereport(WARNING,
-                (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text, destination,
-                        error),
+                (errmsg("event %s is a dead letter of destination \"%s\": %s", id_text,
+                        NameForLog(destination).text, error),
                  errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.",
                            attempts, key, left_out),
                  errhint("outbox.redrive() delivers it again, outbox.discard() gives it up.")));
     else
-        ereport(LOG,
-                (errmsg("destination \"%s\" refused event %s: %s", destination, id_text, error),
-                 errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.",
-                           attempts, key, left_out)));
+        ereport(LOG, (errmsg("destination \"%s\" refused event %s: %s",
+                             NameForLog(destination).text, id_text, error),
+                      errdetail("Attempt %d; ordering key \"%s\"; lines left out before: %llu.",
+                                attempts, key, left_out)));
 }
 
 static void record_refused(const char* destination, const RecordArrays& arrays,
@@ -312,7 +312,7 @@ std::size_t load_retries(const char* destination, Expressions* expressions, Pipe
     ArrayBuilder keys = array_of(TEXTOID, count);
     // From here on nothing can be written until it ends.
     if (expressions != nullptr && expressions->begin() != nullptr)
-        elog(ERROR, "expressions of destination \"%s\" have changed", destination);
+        elog(ERROR, "expressions of destination \"%s\" have changed", NameForLog(destination).text);
     // The process owns the block until it is admitted; an error ends the process.
     EventBlock* block = nullptr;
     for (uint64 i = 0; i < count; i++) {

@@ -18,7 +18,8 @@ Result<Destination> DestinationConfig::destination() const {
         !may_read_files && !option.empty())
         return may_not_name_file(option);
     destination.value().source = source;
-    destination.value().password_required = password_required;
+    if (password_required)
+        destination.value().needs_credentials_because = owner_is_no_superuser;
     return destination;
 }
 

@@ -124,7 +124,7 @@ static std::optional<Error> restart_relay() {
 static void show_error(const char* error) {
     const char* line = line_from_outside(error);
     set_my_error(line);
-    ereport(LOG, (errmsg("destination \"%s\": %s", my_name(), line)));
+    ereport(LOG, (errmsg("destination \"%s\": %s", NameForLog(my_name()).text, line)));
 }
 
 static void misconfigured(const char* error) {
@@ -380,17 +380,17 @@ static void warn_of_duplicates(const Recovered& found) {
     if (found.doubtful > 0)
         ereport(WARNING,
                 (errmsg("destination \"%s\" does not know any more whether it has %lld events",
-                        my_name(), static_cast<long long>(found.doubtful)),
+                        NameForLog(my_name()).text, static_cast<long long>(found.doubtful)),
                  errdetail("They are delivered from the database's cursor on, and some may arrive "
                            "twice."),
                  errhint("The offsets of the group \"pg_outbox.%s\" are gone: they expired, or "
                          "were deleted.",
-                         home->destination.identity.c_str())));
+                         line_from_outside(home->destination.identity))));
     if (found.unknown > 0)
         ereport(WARNING,
                 (errmsg("destination \"%s\" has %lld transactions that this database does not know "
                         "of",
-                        my_name(), static_cast<long long>(found.unknown)),
+                        NameForLog(my_name()).text, static_cast<long long>(found.unknown)),
                  errdetail("The database has lost commits, as by a failover or a restored backup. "
                            "Events of these transactions may arrive twice."),
                  errhint("Synchronous replication prevents this for failovers.")));
@@ -415,7 +415,8 @@ static void pause() {
     if (!begin_settling("pausing the destination"))
         return;
     char* why = line_from_outside(home->relay.pipeline().gone());
-    ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s", my_name(), why),
+    ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s",
+                         NameForLog(my_name()).text, why),
                   errhint("outbox.resume() continues.")));
     pause_destination(shared->slots[my_slot].object, my_name(), home->relay.pipeline().gone());
     end_sql_work();
@@ -481,7 +482,8 @@ static void log_condition(Condition::Kind kind) {
     const uint64 changes = home->relay.condition_log().changes();
     const uint64 attempts = my_stats().failures - home->failed_attempts_logged;
     home->failed_attempts_logged = my_stats().failures;
-    const char* name = my_name();
+    const NameForLog cleaned(my_name());
+    const char* const name = cleaned.text;
     char* why = line_from_outside(home->relay.reason());
     ereport(LOG, (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
                   : kind == Condition::Kind::throttled
@@ -514,7 +516,8 @@ static void log_library_lines() {
         if (!home->library_lines.take(home->clock.now()))
             continue;
         char* text = line_from_outside(line);
-        ereport(LOG, (errmsg("destination \"%s\": client library: %s", my_name(), text)));
+        ereport(LOG, (errmsg("destination \"%s\": client library: %s", NameForLog(my_name()).text,
+                             text)));
         pfree(text);
     }
 }

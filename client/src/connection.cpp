@@ -6,14 +6,15 @@
 #include <optional>
 #include <utility>
 
+#include "core/libpq_error.hpp"
+
 namespace inbox {
 
 // At most this many statements are prepared per connection. A handler that writes values into its
 // statements would otherwise fill the server's memory.
 static constexpr std::size_t max_prepared = 200;
 
-static std::string trimmed(const char* message) {
-    std::string text = message ? message : "";
+static std::string trimmed(std::string text) {
     while (!text.empty() && text.back() == '\n')
         text.pop_back();
     return text;
@@ -30,7 +31,7 @@ Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Lo
       give_up_(give_up),
       log_(std::move(log)) {
     if (PQstatus(connection) != CONNECTION_OK)
-        lost(connection ? trimmed(PQerrorMessage(connection))
+        lost(connection ? trimmed(outbox::error_of(connection))
                         : "the connection factory returned no connection");
     PQsetNoticeReceiver(connection, pass_on_notice, &log_);
     run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false)");
@@ -82,7 +83,7 @@ Connection::Names::iterator Connection::prepare(Whose whose, const std::string& 
 
 void Connection::sent(int accepted, Whose whose, std::string prepares) {
     if (!accepted)
-        lost(trimmed(PQerrorMessage(connection_.get())));
+        lost(trimmed(outbox::error_of(connection_.get())));
     sent_.push_back({whose, std::move(prepares)});
 }
 
@@ -137,7 +138,7 @@ Result Connection::finish() {
     if (sent_.empty())
         return Result(nullptr);
     if (!PQpipelineSync(connection_.get()))
-        lost(trimmed(PQerrorMessage(connection_.get())));
+        lost(trimmed(outbox::error_of(connection_.get())));
 
     std::optional<StatementError> failure;
     ClearedResult last;
@@ -192,7 +193,7 @@ PGresult* Connection::next_result() {
     PGresult* result = PQgetResult(connection);
     if (PQstatus(connection) == CONNECTION_BAD) {
         PQclear(result);
-        lost(trimmed(PQerrorMessage(connection)));
+        lost(trimmed(outbox::error_of(connection)));
     }
     return result;
 }
@@ -218,13 +219,13 @@ PGconn* Connection::plain() {
     finish();
     // Handlers expect a blocking connection outside pipeline mode.
     if (!PQexitPipelineMode(connection_.get()) || PQsetnonblocking(connection_.get(), 0) != 0)
-        lost(trimmed(PQerrorMessage(connection_.get())));
+        lost(trimmed(outbox::error_of(connection_.get())));
     return connection_.get();
 }
 
 void Connection::check_plain() const {
     if (PQstatus(connection_.get()) != CONNECTION_OK)
-        throw ConnectionLost(trimmed(PQerrorMessage(connection_.get())));
+        throw ConnectionLost(trimmed(outbox::error_of(connection_.get())));
     // In pipeline mode the state of the transaction is not known before the next finish().
     if (PQpipelineStatus(connection_.get()) == PQ_PIPELINE_OFF && !in_transaction())
         throw StatementError(Whose::handler, "25000",

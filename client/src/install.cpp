@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/libpq_error.hpp"
 #include "inbox/error.hpp"
 #include "inbox/transaction.hpp"
 #include "installer.hpp"
@@ -46,7 +47,7 @@ class Installation {
     Installation(PGconn* connection, const Scripts& scripts)
         : connection_(connection), scripts_(scripts) {
         if (PQstatus(connection) != CONNECTION_OK)
-            throw ConnectionLost(PQerrorMessage(connection));
+            throw ConnectionLost(outbox::error_of(connection));
         if (PQtransactionStatus(connection) != PQTRANS_IDLE)
             throw DatabaseError(
                 "25001", "pg_inbox cannot be installed on a connection that is in a transaction");
@@ -78,7 +79,7 @@ class Installation {
             return result;
         const char* state = PQresultErrorField(result.native(), PG_DIAG_SQLSTATE);
         if (state == nullptr)
-            throw ConnectionLost(PQerrorMessage(connection_));
+            throw ConnectionLost(outbox::error_of(connection_));
         throw DatabaseError(state, PQresultErrorMessage(result.native()));
     }
 

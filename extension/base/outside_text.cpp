@@ -17,6 +17,17 @@ char* line_from_outside(std::string_view utf8) {
     return line;
 }
 
+NameForLog::NameForLog(const char* name) {
+    if (GetDatabaseEncoding() == PG_UTF8) {
+        run_core([&] { printable(name, NAMEDATALEN - 1).copy(text, NAMEDATALEN - 1); });
+        return;
+    }
+    strlcpy(text, name, NAMEDATALEN);
+    for (char* c = text; *c != '\0'; c++)
+        if (!IS_HIGHBIT_SET(*c) && (*c < ' ' || *c == 0x7f))
+            *c = ' ';
+}
+
 Datum text_from_outside(std::string_view utf8) {
     return CStringGetTextDatum(line_from_outside(utf8));
 }

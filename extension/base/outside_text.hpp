@@ -12,4 +12,12 @@ namespace outbox {
 char* line_from_outside(std::string_view utf8);
 Datum text_from_outside(std::string_view utf8);
 
+// A name for the server log, which another role has chosen: one printable line. To be made where it
+// is logged, because it costs a conversion.
+struct NameForLog {
+    char text[NAMEDATALEN] = "";
+
+    explicit NameForLog(const char* name);
+};
+
 }  // namespace outbox

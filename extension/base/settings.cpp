@@ -74,7 +74,7 @@ static bool accepted(const CoreError& error) {
 static bool check_allowed_hosts(char** value, void**, GucSource) {
     const char* list = *value;
     return accepted(call_core([list]() -> std::optional<Error> {
-        const Result<AllowedHosts> hosts = AllowedHosts::parse(list);
+        const Result<HostList> hosts = HostList::parse(list);
         return hosts ? std::nullopt : std::optional(hosts.error());
     }));
 }

@@ -58,9 +58,9 @@ std::string Address::text() const {
     return buffer;
 }
 
-// ---------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // Networks
-// ---------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 static bool bit(const Address& address, int number) noexcept {
     return address.bytes[static_cast<std::size_t>(number / 8)] >> (7 - number % 8) & 1;
@@ -98,6 +98,26 @@ bool Network::contains(const Address& address) const noexcept {
     return true;
 }
 
+namespace {
+
+// A network whose addresses carry an IPv4 address.
+struct Embedding {
+    Network network;
+    std::array<std::size_t, 4> bytes;  // of it
+    bool is_sure = true;               // if not, zeros there are rather a part of the prefix
+
+    bool is_reserved_in(const Address& address) const noexcept {
+        if (!network.contains(address))
+            return false;
+        std::array<std::uint8_t, 4> inside{};
+        std::transform(bytes.begin(), bytes.end(), inside.begin(),
+                       [&](std::size_t at) { return address.bytes[at]; });
+        return (is_sure || inside[0] != 0) && is_reserved(from_ipv4(inside.data()));
+    }
+};
+
+}  // namespace
+
 bool is_reserved(const Address& address) noexcept {
     static const std::array reserved{
         *Network::parse("0.0.0.0/8"),
@@ -107,28 +127,35 @@ bool is_reserved(const Address& address) noexcept {
         *Network::parse("::1"),
         *Network::parse("fe80::/10"),
         // Metadata and host services of clouds that are not link-local: Alibaba, Azure, Oracle,
-        // Amazon, Google.
+        // Amazon, Google. Amazon has more than one in its network.
         *Network::parse("100.100.100.200"),
         *Network::parse("168.63.129.16"),
         *Network::parse("192.0.0.192"),
-        *Network::parse("fd00:ec2::254"),
+        *Network::parse("fd00:ec2::/32"),
         *Network::parse("fd20:ce::254"),
     };
-    // These networks carry an IPv4 address in the last four bytes: IPv4-compatible, NAT64.
-    static const std::array embedding{*Network::parse("::/96"), *Network::parse("64:ff9b::/96")};
-
-    auto contains = [](const Address& one) {
-        return [&one](const Network& network) { return network.contains(one); };
+    // IPv4-compatible addresses, and those of NAT64 (RFC 6052). In its local network (RFC 8215) the
+    // operator chooses the length of the prefix, and with it the place: 96, 64, 56 or 48 bits.
+    static constexpr std::array<std::size_t, 4> last{12, 13, 14, 15};
+    static const Network local_nat64 = *Network::parse("64:ff9b:1::/48");
+    static const std::array embeddings{
+        Embedding{*Network::parse("::/96"), last},
+        Embedding{*Network::parse("64:ff9b::/96"), last},
+        Embedding{local_nat64, last},
+        Embedding{local_nat64, {9, 10, 11, 12}, false},
+        Embedding{local_nat64, {7, 9, 10, 11}, false},
+        Embedding{local_nat64, {6, 7, 9, 10}, false},
     };
-    if (std::any_of(reserved.begin(), reserved.end(), contains(address)))
-        return true;
-    return std::any_of(embedding.begin(), embedding.end(), contains(address)) &&
-           is_reserved(from_ipv4(address.bytes.data() + ipv4_prefix.size()));
+    return std::any_of(reserved.begin(), reserved.end(),
+                       [&](const Network& network) { return network.contains(address); }) ||
+           std::any_of(embeddings.begin(), embeddings.end(), [&](const Embedding& embedding) {
+               return embedding.is_reserved_in(address);
+           });
 }
 
-// ---------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // The list
-// ---------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 static std::string_view without_last_dot(std::string_view host) noexcept {
     return host.ends_with('.') ? host.substr(0, host.size() - 1) : host;
@@ -168,8 +195,8 @@ static Error malformed(std::string_view entry) {
             "stands for what an empty list allows."};
 }
 
-Result<AllowedHosts> AllowedHosts::parse(std::string_view list) {
-    AllowedHosts hosts;
+Result<HostList> HostList::parse(std::string_view list) {
+    HostList hosts;
     if (trim(list).empty())
         return hosts;
     while (true) {
@@ -191,7 +218,7 @@ Result<AllowedHosts> AllowedHosts::parse(std::string_view list) {
     }
 }
 
-bool AllowedHosts::allows(std::string_view host) const noexcept {
+bool HostList::allows(std::string_view host) const noexcept {
     host = without_last_dot(host);
     return std::any_of(names_.begin(), names_.end(), [host](const std::string& name) {
         if (!name.starts_with('.'))
@@ -201,18 +228,60 @@ bool AllowedHosts::allows(std::string_view host) const noexcept {
     });
 }
 
-bool AllowedHosts::allows(std::string_view host, const Address& address) const noexcept {
+bool HostList::allows(std::string_view host, const Address& address) const noexcept {
     return allows(host) ||
            std::any_of(networks_.begin(), networks_.end(),
                        [&](const Network& network) { return network.contains(address); });
 }
 
+// -------------------------------------------------------------------------------------------------
+// The list and its limit
+// -------------------------------------------------------------------------------------------------
+
+Result<AllowedHosts> AllowedHosts::parse(std::string_view list) {
+    Result<HostList> parsed = HostList::parse(list);
+    if (!parsed)
+        return parsed.error();
+    return AllowedHosts(std::move(parsed.value()));
+}
+
+void AllowedHosts::limit_to(HostList limit, std::string place) {
+    limit_ = std::move(limit);
+    place_of_limit_ = std::move(place);
+}
+
+bool AllowedHosts::allows_unreserved(std::string_view host, const Address& address) const noexcept {
+    return list_.allows_unreserved(host, address) && within_limit(host, address);
+}
+
+bool AllowedHosts::allows_reserved(std::string_view host, const Address& address) const noexcept {
+    return (list_.has_default() || list_.allows(host, address)) && within_limit(host, address);
+}
+
+bool AllowedHosts::allows_sockets() const noexcept {
+    static constexpr std::string_view name = "localhost";
+    return (list_.has_default() || list_.allows(name)) && (!limit_ || limit_->allows(name));
+}
+
+std::string AllowedHosts::advice(bool of_limit, std::string_view entry) const {
+    const std::string quoted = "'" + std::string(entry) + "'";
+    const bool none = of_limit ? limit_->empty() : list_.empty();
+    const std::string setting =
+        of_limit ? "allowed_hosts in " + place_of_limit_ : "outbox.allowed_hosts";
+    return " is not allowed; " +
+           (none ? "set " + setting + " to 'default, " + std::string(entry) + "'"
+                 : "add " + quoted + " to " + setting);
+}
+
 std::string AllowedHosts::refusal(const Address& address, std::string_view host) const {
     const std::string_view name = without_last_dot(host);
-    const std::string entry = is_dns_name(name) ? std::string(name) : address.text();
-    return "address " + address.text() + " of host \"" + std::string(host) + "\" is not allowed; " +
-           (empty() ? "set outbox.allowed_hosts to 'default, " + entry + "'"
-                    : "add '" + entry + "' to outbox.allowed_hosts");
+    return "address " + address.text() + " of host \"" + std::string(host) + '"' +
+           advice(!within_limit(host, address), is_dns_name(name) ? name : address.text());
+}
+
+std::string AllowedHosts::refusal_of_socket(std::string_view path) const {
+    return "Unix socket \"" + std::string(path) + '"' +
+           advice(limit_ && !limit_->allows("localhost"), "localhost");
 }
 
 }  // namespace outbox

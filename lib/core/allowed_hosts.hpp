@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/result.hpp"
@@ -45,12 +46,14 @@ struct Network {
 // must not reach services over http that trust every client on the same machine.
 bool is_reserved(const Address& address) noexcept;
 
-class AllowedHosts {
+// One such list.
+class HostList {
   public:
     // The list has names, "*." before a name for all names below it, addresses, networks and the
     // word "default", separated by commas.
-    static Result<AllowedHosts> parse(std::string_view list);
+    static Result<HostList> parse(std::string_view list);
 
+    bool empty() const noexcept { return !has_default_ && names_.empty() && networks_.empty(); }
     // The list is empty or has the entry "default".
     bool has_default() const noexcept { return has_default_ || empty(); }
 
@@ -62,15 +65,43 @@ class AllowedHosts {
         return allows(host, address) || (has_default() && !is_reserved(address));
     }
 
-    // Text for the status view and the log: what is not allowed, and which entry would allow it.
-    std::string refusal(const Address& address, std::string_view host) const;
-
   private:
-    bool empty() const noexcept { return !has_default_ && names_.empty() && networks_.empty(); }
-
     bool has_default_ = false;
     std::vector<std::string> names_;  // without a dot at the end; a leading dot stands for "*."
     std::vector<Network> networks_;
+};
+
+// The hosts that a destination may use: those that the list of the server allows. Where the process
+// trusts the server less than itself, it has a limit of its own, and both must allow the host.
+class AllowedHosts {
+  public:
+    AllowedHosts() = default;
+    explicit AllowedHosts(HostList list) : list_(std::move(list)) {}
+    static Result<AllowedHosts> parse(std::string_view list);
+
+    // `place` says where the limit is written, for a refusal. The default of a limit never has
+    // reserved addresses.
+    void limit_to(HostList limit, std::string place);
+
+    bool allows_unreserved(std::string_view host, const Address& address) const noexcept;
+    // The same, where the default of the list of the server has reserved addresses, too.
+    bool allows_reserved(std::string_view host, const Address& address) const noexcept;
+    // Sockets of this machine have the name "localhost".
+    bool allows_sockets() const noexcept;
+
+    // Text for the status view and the log: what is not allowed, and which entry would allow it.
+    std::string refusal(const Address& address, std::string_view host) const;
+    std::string refusal_of_socket(std::string_view path) const;
+
+  private:
+    bool within_limit(std::string_view host, const Address& address) const noexcept {
+        return !limit_ || limit_->allows_unreserved(host, address);
+    }
+    std::string advice(bool of_limit, std::string_view entry) const;
+
+    HostList list_;
+    std::optional<HostList> limit_;
+    std::string place_of_limit_;
 };
 
 }  // namespace outbox

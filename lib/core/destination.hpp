@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/allowed_hosts.hpp"
 #include "core/clock.hpp"
@@ -14,6 +15,9 @@
 #include "core/url.hpp"
 
 namespace outbox {
+
+inline constexpr std::string_view owner_is_no_superuser =
+    "the owner of the destination is not a superuser";
 
 // Defaults of options: settings of the server process.
 struct DestinationDefaults {
@@ -44,10 +48,9 @@ struct Destination {
     AllowedHosts allowed_hosts;
     OptionValues options;  // of server and user mapping; never shown and never logged
     DestinationDefaults defaults;
-    // True if the owner of the foreign server is not a superuser. Then the user mapping must have
-    // credentials, so that the owner cannot borrow those of the server process (as in
-    // postgres_fdw).
-    bool password_required = false;
+    // If not empty, the destination must have credentials of its own, so that its owner cannot
+    // borrow those of this process (as in postgres_fdw). The text says why.
+    std::string needs_credentials_because;
 };
 
 struct TimeLimits {

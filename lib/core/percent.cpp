@@ -1,5 +1,7 @@
 #include "core/percent.hpp"
 
+#include <algorithm>
+
 #include "core/text.hpp"
 
 namespace outbox {
@@ -14,6 +16,24 @@ void append_percent_encoded(std::string& out, std::string_view text) {
         else
             append_percent(out, c);
     }
+}
+
+// Behind "scheme://host".
+static std::size_t start_of_path(std::string_view url) noexcept {
+    const std::size_t slash = url.find('/');
+    const bool has_host = slash != url.npos && slash > 0 && url[slash - 1] == ':' &&
+                          url.substr(slash).starts_with("//");
+    return has_host ? std::min(url.find_first_of("/?", slash + 2), url.size()) : 0;
+}
+
+std::string ascii_url(std::string_view url) {
+    std::string ascii(url.substr(0, start_of_path(url)));
+    for (const char c : url.substr(ascii.size()))
+        if (static_cast<unsigned char>(c) < 0x80)
+            ascii += c;
+        else
+            append_percent(ascii, c);
+    return ascii;
 }
 
 static int hex_digit(char c) {

@@ -19,6 +19,10 @@ inline void append_percent(std::string& out, char c) {
 // Encodes all bytes except letters, digits and "-._~", as signatures and forms of AWS require.
 void append_percent_encoded(std::string& out, std::string_view text);
 
+// Encodes bytes that are not ASCII in a URL, or the part of one behind the host: no request may have
+// them, and libcurl encodes some. The host stays as it is.
+std::string ascii_url(std::string_view url);
+
 // Decodes the byte at the start of `text` ("%2F"). Returns std::nullopt if it is not encoded.
 std::optional<char> percent_byte(std::string_view text) noexcept;
 

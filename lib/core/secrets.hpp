@@ -10,10 +10,6 @@ namespace outbox {
 
 struct Destination;
 
-// Replaces each occurrence of a secret, and a part of it that is cut off at the end of the text.
-// Secrets of fewer than 4 bytes are left, and so are cut parts of fewer than 8.
-void conceal(std::string& text, std::string_view secret) noexcept;
-
 // The credentials of a destination, in the forms in which a peer may return them: unchanged, in
 // base64, percent-encoded, and as a JSON string.
 class Secrets {

@@ -1,5 +1,6 @@
 #include "net/curl_options.hpp"
 
+#include "core/percent.hpp"
 #include "core/small_file.hpp"
 
 namespace outbox {
@@ -7,7 +8,7 @@ namespace outbox {
 void set_connection_options(CURL* easy, const TransportConfig& config) {
     const bool has_url = !config.url_text.empty();
     if (has_url)
-        curl_easy_setopt(easy, CURLOPT_URL, config.url_text.c_str());
+        curl_easy_setopt(easy, CURLOPT_URL, ascii_url(config.url_text).c_str());
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR,
                      has_url ? config.url.scheme.c_str() : "http,https");
     curl_easy_setopt(easy, CURLOPT_PROXY, "");  // ignore proxies in the environment of the server

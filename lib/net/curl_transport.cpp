@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/percent.hpp"
 #include "core/text.hpp"
 #include "net/address_check.hpp"
 #include "net/answer_head.hpp"
@@ -190,7 +191,7 @@ class CurlTransport final : public Transport {
     static void set_url(Transfer& transfer, const std::string& url) {
         const bool tls = equal_ignoring_case(std::string_view(url).substr(0, 6), "https:");
         transfer.address_check.use(url);
-        curl_easy_setopt(transfer.easy, CURLOPT_URL, url.c_str());
+        curl_easy_setopt(transfer.easy, CURLOPT_URL, ascii_url(url).c_str());
         curl_easy_setopt(transfer.easy, CURLOPT_PIPEWAIT, tls ? 1L : 0L);
         curl_easy_setopt(transfer.easy, CURLOPT_HTTP_VERSION,
                          tls ? static_cast<long>(CURL_HTTP_VERSION_2TLS)

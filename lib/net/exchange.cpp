@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/secrets.hpp"
+#include "core/conceal.hpp"
 #include "core/text.hpp"
 
 namespace outbox {

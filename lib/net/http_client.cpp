@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "core/secrets.hpp"
+#include "core/conceal.hpp"
 
 namespace outbox {
 

@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 
 #include "core/late.hpp"
+#include "core/percent.hpp"
 
 namespace outbox {
 
@@ -41,8 +42,8 @@ std::string host_header(const Url& url) {
 
 std::string request_target(const TransportConfig& config) {
     const std::size_t query = config.url_text.find('?');
-    return (config.url.path.empty() ? "/" : config.url.path) +
-           (query == std::string::npos ? "" : config.url_text.substr(query));
+    return ascii_url((config.url.path.empty() ? "/" : config.url.path) +
+                     (query == std::string::npos ? "" : config.url_text.substr(query)));
 }
 
 std::string late_answer(const TransportConfig& config) {

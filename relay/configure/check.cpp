@@ -8,11 +8,11 @@
 #include <memory>
 
 #include "core/event.hpp"
-#include "core/secrets.hpp"
+#include "core/libpq_error.hpp"
 #include "core/text.hpp"
 #include "relay/configure/check_output.hpp"
+#include "relay/configure/connection.hpp"
 #include "relay/configure/destinations.hpp"
-#include "relay/configure/load.hpp"
 #include "sinks/sink_loader.hpp"
 
 namespace outbox::relay {
@@ -36,7 +36,7 @@ std::string text_at(const Rows& rows, int row, int column) {
 class DatabaseCheck {
   public:
     DatabaseCheck(const RelayConfig& config, const DatabaseConfig& database, CheckOutput& output)
-        : config_(config), database_(database), output_(output), secrets_(secrets_of(database)) {}
+        : config_(config), database_(database), output_(output) {}
 
     // All databases are connected before destinations are checked: a sink removes the variables of
     // libpq from the environment.
@@ -57,7 +57,6 @@ class DatabaseCheck {
     const RelayConfig& config_;
     const DatabaseConfig& database_;
     CheckOutput& output_;
-    Secrets secrets_;
     Connection connection_{nullptr, &PQfinish};
     std::string source_;  // name of the database in the server
     DestinationDefaults defaults_;
@@ -67,21 +66,13 @@ class DatabaseCheck {
 };
 
 void DatabaseCheck::find(std::string subject, bool ok, std::string detail) {
-    secrets_.conceal(detail);
-    output_.add(database_.name, "", {std::move(subject), ok, std::move(detail)});
+    output_.add(database_.name, "",
+                {std::move(subject), ok, without_passwords(connection_.get(), std::move(detail))});
 }
 
 void DatabaseCheck::connect() {
-    // Later ones replace earlier ones, so the URL may have a timeout of its own.
-    const char* names[] = {"connect_timeout",           "dbname",   "client_encoding",
-                           "fallback_application_name", "password", nullptr};
-    const char* values[] = {"10",
-                            database_.url.c_str(),
-                            "UTF8",
-                            "outbox-relay --check",
-                            database_.password.empty() ? nullptr : database_.password.c_str(),
-                            nullptr};
-    connection_.reset(PQconnectdbParams(names, values, 1));
+    connection_.reset(outbox::relay::connect(
+        connection_parameters(database_, connection_environment(), "outbox-relay --check")));
 }
 
 // Returns no result if there is no answer in time.
@@ -225,7 +216,7 @@ bool DatabaseCheck::read_expressions() {
 
 void DatabaseCheck::check() {
     if (PQstatus(connection_.get()) != CONNECTION_OK) {
-        find("connection", false, PQerrorMessage(connection_.get()));
+        find("connection", false, error_of(connection_.get()));
         return;
     }
     const bool readable =
@@ -277,7 +268,7 @@ void DatabaseCheck::check_destination(const DestinationRow& row) {
     const auto add = [&](const Finding& finding) {
         output_.add(database_.name, row.name, finding);
     };
-    Result<Destination> made = make_destination(row, defaults_, database_.name, config_);
+    Result<Destination> made = make_destination(row, defaults_, database_, config_);
     if (!made) {
         add({"options", false, in_one_line(made.error())});
         return;

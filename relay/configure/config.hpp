@@ -24,8 +24,8 @@ enum class SessionMode {
 struct DatabaseConfig {
     std::string name{};  // in logs, metrics and /status; unique
 
-    // For PQconnectdbParams() with expand_dbname: `dbname` = url, and then `password` unless empty.
-    // Both are secret.
+    // A connection string, and a password that replaces the one in it, unless empty. Both are
+    // secret.
     std::string url{};
     std::string password{};
 
@@ -38,7 +38,10 @@ struct DatabaseConfig {
     std::optional<Micros> poll_min{};
     std::optional<Micros> poll_max{};
 
-    // In place of the setting of the database, which may belong to somebody who is trusted less.
+    // If true, what the database says about its destinations is believed. Otherwise they have no
+    // use of this machine: of its files, its identity, and services that listen on it only.
+    bool trusted = false;
+    // Limits the hosts of destinations; the setting of the database can only narrow it.
     std::optional<std::string> allowed_hosts{};
 
     bool serves(std::string_view destination) const noexcept;

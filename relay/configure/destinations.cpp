@@ -34,6 +34,45 @@ CredentialScope scope_of(const RelayConfig& config, std::string_view credentials
     return scope != config.credential_scopes.end() ? scope->second : CredentialScope();
 }
 
+// Where a database is described, and trusted.
+std::string section_of(const DatabaseConfig& database) {
+    return "[databases." + printable(database.name) + "] of relay.toml";
+}
+
+std::string line_of_trust(const DatabaseConfig& database) {
+    return "trusted = true in " + section_of(database);
+}
+
+std::optional<Error> may_name_files(const Destination& destination, const DestinationRow& row,
+                                    const DatabaseConfig& database) {
+    const std::string option = file_option(destination);
+    if (option.empty() || (row.may_read_files && database.trusted))
+        return std::nullopt;
+    if (!row.may_read_files)
+        return may_not_name_file(option);
+    return Error{ErrorKind::not_allowed,
+                 "permission denied to name a file of this machine in \"" + option + '"',
+                 "outbox-relay does not trust the database.",
+                 "Name the file in [credentials.NAME], or write " + line_of_trust(database) + '.'};
+}
+
+std::string why_credentials(const DestinationRow& row, const DatabaseConfig& database) {
+    if (row.password_required)
+        return std::string(owner_is_no_superuser);
+    if (!database.trusted)
+        return "outbox-relay does not trust the database (write " + line_of_trust(database) + ')';
+    return "";
+}
+
+// A trusted database has no limit but its own, unless relay.toml has one.
+void limit_hosts(AllowedHosts& hosts, const DatabaseConfig& database) {
+    if (database.trusted && !database.allowed_hosts)
+        return;
+    // The setting was checked.
+    HostList limit = HostList::parse(database.allowed_hosts.value_or("")).value();
+    hosts.limit_to(std::move(limit), section_of(database));
+}
+
 }  // namespace
 
 Option option_of(std::string_view text) {
@@ -43,7 +82,7 @@ Option option_of(std::string_view text) {
 }
 
 Result<Destination> make_destination(const DestinationRow& row, DestinationDefaults defaults,
-                                     std::string_view database, const RelayConfig& config) {
+                                     const DatabaseConfig& database, const RelayConfig& config) {
     std::vector<Option> options = row.options;
     const auto named = take_option(options, credentials_option);
     const auto credentials = config.credentials.find(named ? *named : row.name);
@@ -53,34 +92,32 @@ Result<Destination> make_destination(const DestinationRow& row, DestinationDefau
                      "Write [credentials." + printable(*named, 100) + "] in relay.toml."};
 
     defaults.user = row.owner;
-    for (const DatabaseConfig& one : config.databases)
-        if (one.name == database && one.allowed_hosts)
-            defaults.allowed_hosts = *one.allowed_hosts;
     Result<Destination> destination =
         parse_destination(row.name, options, row.mapping_options, defaults);
     if (!destination)
         return destination;
-    if (const std::string option = file_option(destination.value());
-        !row.may_read_files && !option.empty())
-        return may_not_name_file(option);
-    bool password_required = row.password_required;
+    if (std::optional<Error> error = may_name_files(destination.value(), row, database))
+        return *error;
+    bool needs_credentials = true;
     if (credentials != config.credentials.end()) {
         const CredentialScope scope = scope_of(config, credentials->first);
-        if (!scope.allows(database, destination.value().url_text))
+        if (!scope.allows(database.name, destination.value().url_text))
             return Error{
                 ErrorKind::not_allowed,
                 "permission denied for credentials \"" + printable(credentials->first, 100) + "\"",
                 "",
                 "The keys \"databases\" and \"urls\" in relay.toml say which destinations "
                 "may use them."};
-        password_required = password_required && !scope.machine_identity;
+        needs_credentials = !scope.machine_identity;
         std::vector<Option> mapping_options = row.mapping_options;
         replace(mapping_options, credentials->second);
         destination = parse_destination(row.name, options, mapping_options, defaults);
         if (!destination)
             return destination;
     }
-    destination.value().password_required = password_required;
+    if (needs_credentials)
+        destination.value().needs_credentials_because = why_credentials(row, database);
+    limit_hosts(destination.value().allowed_hosts, database);
     return destination;
 }
 

@@ -11,7 +11,8 @@
 
 namespace outbox::relay {
 
-// A row of outbox_internal.relay_destinations().
+// A row of outbox_internal.relay_destinations(). The owner of a database with the SQL edition can
+// replace that function, so the row is a claim.
 struct DestinationRow {
     int number = 0;
     std::string name{};
@@ -29,11 +30,12 @@ Option option_of(std::string_view text);
 
 // The same rules as in CREATE SERVER and CREATE USER MAPPING. The option `credentials` names a
 // section of relay.toml; default: the name of the destination, if there is such a section. These
-// options replace those of the user mapping. Only they may name files of this machine, unless the
-// owner of the destination may read files of the server.
-// `database` is its name in relay.toml. The caller sets `source` and `identity`, and in `defaults`
-// what depends on the connection.
+// options replace those of the user mapping.
+//
+// Files and the identity of this machine, and hosts, are for relay.toml to give. A row gives them
+// only if the database is trusted, and as far as the owner of the destination has the right.
+// The caller sets `source` and `identity`, and in `defaults` what depends on the connection.
 Result<Destination> make_destination(const DestinationRow& row, DestinationDefaults defaults,
-                                     std::string_view database, const RelayConfig& config);
+                                     const DatabaseConfig& database, const RelayConfig& config);
 
 }  // namespace outbox::relay

@@ -1,12 +1,11 @@
 #include "relay/configure/load.hpp"
 
-#include <libpq-fe.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "core/text.hpp"
+#include "relay/configure/connection.hpp"
 #include "relay/configure/settings.hpp"
 
 namespace outbox::relay {
@@ -17,23 +16,12 @@ namespace {
 // Connection strings
 // -------------------------------------------------------------------------------------------------
 
-using ConnectionOptions = std::unique_ptr<PQconninfoOption, decltype(&PQconninfoFree)>;
-
-// Null if the connection string is not valid. The message of libpq quotes parts of the string,
-// which may be a password, so it is not shown.
-ConnectionOptions parse_url(const std::string& url) {
-    char* message = nullptr;
-    ConnectionOptions options(PQconninfoParse(url.c_str(), &message), &PQconninfoFree);
-    PQfreemem(message);
-    return options;
-}
-
-std::string password_in(const ConnectionOptions& options) {
+bool has_password(const ConnectionOptions& options) {
     for (const PQconninfoOption* one = options.get(); one != nullptr && one->keyword != nullptr;
          one++)
         if (std::string_view(one->keyword) == "password" && one->val != nullptr)
-            return one->val;
-    return "";
+            return one->val[0] != '\0';
+    return false;
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -180,11 +168,11 @@ void Loader::set_process(RelayConfig& config, const Values& file) {
 // -------------------------------------------------------------------------------------------------
 
 void Loader::check_url(const std::string& url, const std::string& origin) {
-    const ConnectionOptions options = parse_url(url);
+    const ConnectionOptions options = parse_connection_string(url);
     if (options == nullptr)
         wrong(origin + ": invalid connection string", "",
               "Write postgresql://role@host:port/database, or host=… dbname=… user=….");
-    else if (origin.starts_with("--") && !password_in(options).empty())
+    else if (origin.starts_with("--") && has_password(options))
         wrong(origin + ": password on the command line",
               "Other users of the machine can read the command line.",
               "Use OUTBOX_DATABASE_PASSWORD, PGPASSFILE, or \"password\" in relay.toml.");
@@ -219,6 +207,7 @@ void Loader::add_database(RelayConfig& config, const std::string& name, const Va
         static_cast<std::size_t>(*parse_integer(text_or(values, "connections", "2")));
     database.poll_min = duration_of(values, "poll_min");
     database.poll_max = duration_of(values, "poll_max");
+    database.trusted = text_or(values, "trusted", "off") == "on";
     if (const Given* hosts = find(values, "allowed_hosts"))
         database.allowed_hosts = hosts->value;
     if (database.poll_min && database.poll_max && *database.poll_min > *database.poll_max)
@@ -271,15 +260,6 @@ std::vector<std::string> split_list(std::string_view list) {
 RelayConfig load_config(const Arguments& arguments, const Environment& environment,
                         Errors& errors) {
     return Loader(arguments, environment, errors).load();
-}
-
-Secrets secrets_of(const DatabaseConfig& database) {
-    Secrets secrets;
-    secrets.add(database.password);
-    secrets.add(password_in(parse_url(database.url)));
-    if (const char* password = std::getenv("PGPASSWORD"))
-        secrets.add(password);
-    return secrets;
 }
 
 }  // namespace outbox::relay

@@ -1,7 +1,6 @@
 // Makes the configuration of the command line, the environment and relay.toml.
 #pragma once
 
-#include "core/secrets.hpp"
 #include "relay/configure/config.hpp"
 #include "relay/configure/sources.hpp"
 
@@ -10,8 +9,5 @@ namespace outbox::relay {
 // A flag replaces a variable, and a variable replaces a key of relay.toml. If `errors` is not empty
 // afterwards, the configuration must not be used.
 RelayConfig load_config(const Arguments& arguments, const Environment& environment, Errors& errors);
-
-// Secrets of a connection, to be concealed in the messages of libpq and of the server.
-Secrets secrets_of(const DatabaseConfig& database);
 
 }  // namespace outbox::relay

@@ -55,7 +55,7 @@ std::optional<Error> check_otlp_endpoint(const OptionSpec& spec, std::string_vie
 }
 
 std::optional<Error> check_hosts(const OptionSpec& spec, std::string_view value) {
-    const Result<AllowedHosts> hosts = AllowedHosts::parse(value);
+    const Result<HostList> hosts = HostList::parse(value);
     if (hosts)
         return std::nullopt;
     Error error = invalid_option_value(spec.name, hosts.error().hint);
@@ -172,10 +172,15 @@ constexpr std::array of_database{
                  "for a notification instead."}},
     Setting{{.name = "allowed_hosts",
              .range = "hosts, addresses, networks",
-             .default_value = "`outbox.allowed_hosts`",
-             .description = "Hosts that destinations may use, in place of the setting of the "
-                            "database.",
+             .default_value = "those of the database; see [trust](#trust)",
+             .description = "Hosts that destinations may use. The database's own setting, "
+                            "`outbox.allowed_hosts`, can only narrow it.",
              .check = check_hosts}},
+    Setting{{.name = "trusted",
+             .type = OptionType::toggle,
+             .default_value = "off",
+             .description = "Whether the owner of the database may use the files and the identity "
+                            "of this machine; see [trust](#trust)."}},
 };
 
 // -------------------------------------------------------------------------------------------------

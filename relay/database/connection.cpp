@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/libpq_error.hpp"
 #include "core/text.hpp"
 
 namespace outbox::relay {
@@ -121,7 +122,7 @@ void Connection::take_connection() {
     connection_ = connector_->take();
     connector_.reset();
     if (connection_ == nullptr || PQstatus(connection_) != CONNECTION_OK) {
-        fail(connection_ == nullptr ? "out of memory" : printable(PQerrorMessage(connection_)));
+        fail(connection_ == nullptr ? "out of memory" : printable(error_of(connection_)));
         return;
     }
     PQsetnonblocking(connection_, 1);
@@ -176,7 +177,7 @@ bool Connection::is_pipelined() const noexcept {
 // and must not be forgotten in its place.
 void Connection::could_not_send() {
     unwatch();
-    send_failure_ = printable(PQerrorMessage(connection_));
+    send_failure_ = printable(error_of(connection_));
     deadline_ = 0;
 }
 
@@ -220,7 +221,7 @@ void Connection::receive() {
         return;
     }
     if (PQconsumeInput(connection_) == 0) {
-        fail(printable(PQerrorMessage(connection_)));
+        fail(printable(error_of(connection_)));
         return;
     }
     if (!pass_notifications())
@@ -258,7 +259,7 @@ void Connection::take_result(PGresult* result) {
         return;
     const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     answer_.ok = false;
-    answer_.error = printable(PQresultErrorMessage(result));
+    answer_.error = printable(without_passwords(connection_, PQresultErrorMessage(result)));
     answer_.sqlstate = state != nullptr ? state : "";
 }
 

@@ -27,20 +27,9 @@ struct Connector::Shared {
             close(descriptor);
     }
 
-    void connect() {
-        std::vector<const char*> names, values;
-        for (const auto& [name, value] : parameters) {
-            names.push_back(name.c_str());
-            values.push_back(value.c_str());
-        }
-        names.push_back(nullptr);
-        values.push_back(nullptr);
-        connection = PQconnectdbParams(names.data(), values.data(), 1);
-    }
-
     void run() noexcept {
         try {
-            connect();
+            connection = connect(parameters);
         } catch (...) {  // out of memory
         }
         if (state.exchange(has_ended) == is_given_up)

@@ -14,13 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "relay/database/environment.hpp"
+#include "relay/configure/connection.hpp"
 
 namespace outbox::relay {
 
 class Connector {
   public:
-    // Later parameters replace earlier ones, and a `dbname` may be a URL or a connection string.
     explicit Connector(ConnectionParameters parameters);
     ~Connector();
     Connector(const Connector&) = delete;

@@ -38,23 +38,12 @@ static Uuid random_uuid() {
     return id;
 }
 
-static ConnectionParameters parameters_of(const DatabaseConfig& config, const std::string& name,
-                                          const ConnectionParameters& environment) {
-    ConnectionParameters parameters = environment;
-    parameters.emplace_back("fallback_application_name", "outbox-relay " + name);
-    parameters.emplace_back("connect_timeout", "10");
-    parameters.emplace_back("dbname", config.url);
-    if (!config.password.empty())
-        parameters.emplace_back("password", config.password);
-    parameters.emplace_back("client_encoding", "UTF8");
-    return parameters;
-}
-
 DatabaseHome::DatabaseHome(Process process, const DatabaseConfig& config,
                            const ConnectionParameters& environment)
     : process_(process),
       config_(config),
-      parameters_(parameters_of(config, process.config.name, environment)),
+      parameters_(
+          connection_parameters(config, environment, "outbox-relay " + process.config.name)),
       id_(random_uuid()),
       control_(*this, process.poller, process.clock, counts_, parameters_, random_seed()),
       sessions_(process.poller, process.clock, counts_, parameters_, config.connections,

@@ -61,7 +61,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
 
   private:
     // DestinationHost
-    const std::string& database_name() const noexcept override { return config_.name; }
+    const DatabaseConfig& database() const noexcept override { return config_; }
     const DatabaseSettings& settings() const noexcept override { return settings_; }
     const Relay::Intervals& intervals() const noexcept override { return intervals_; }
     std::string local_host() const override { return host_; }

@@ -59,7 +59,7 @@ DestinationHome::~DestinationHome() {
 }
 
 LogPlace DestinationHome::place() const noexcept {
-    return {.database = host_.database_name(), .destination = row_.name};
+    return {.database = host_.database().name, .destination = row_.name};
 }
 
 // While the relay waits for a statement, and after its end, it does not step the sink. The sink's
@@ -214,7 +214,7 @@ void DestinationHome::start_relay(calls::Begun begun) {
     settings.defaults.local_host = host_.local_host();
     settings.defaults.local_port = host_.local_port();
     Result<Destination> destination =
-        make_destination(row_, settings, host_.database_name(), process_.config);
+        make_destination(row_, settings, host_.database(), process_.config);
     if (!destination) {
         misconfigured(destination.error());
         return;

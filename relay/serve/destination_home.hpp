@@ -53,7 +53,7 @@ class DestinationHome;
 
 // The database of a destination, for its home.
 struct DestinationHost {
-    virtual const std::string& database_name() const noexcept = 0;
+    virtual const DatabaseConfig& database() const noexcept = 0;
     virtual const DatabaseSettings& settings() const noexcept = 0;
     virtual const Relay::Intervals& intervals() const noexcept = 0;
     virtual std::string local_host() const = 0;

@@ -53,8 +53,8 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
 }
 
 Result<Destination> make_destination(const calls::DestinationRow& row,
-                                     const DatabaseSettings& settings, std::string_view database,
-                                     const RelayConfig& config) {
+                                     const DatabaseSettings& settings,
+                                     const DatabaseConfig& database, const RelayConfig& config) {
     Result<Destination> destination = make_destination(row, settings.defaults, database, config);
     if (!destination)
         return destination;

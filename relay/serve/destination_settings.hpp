@@ -29,9 +29,8 @@ struct DatabaseSettings {
 DatabaseSettings read_settings(const std::vector<calls::Setting>& settings);
 
 // Returns the destination that a row describes, with the credentials of the process.
-// `database` is its name in relay.toml.
 Result<Destination> make_destination(const calls::DestinationRow& row,
-                                     const DatabaseSettings& settings, std::string_view database,
-                                     const RelayConfig& config);
+                                     const DatabaseSettings& settings,
+                                     const DatabaseConfig& database, const RelayConfig& config);
 
 }  // namespace outbox::relay

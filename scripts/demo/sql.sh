@@ -35,6 +35,7 @@ unix_socket_directories = '$directory'"
 [databases.shop]
 url = "postgresql://relay@/shop?host=$directory"
 password = "$of_relay"
+trusted = true # the other database is behind a socket of this machine
 
 [credentials.catalog]
 user = "writer"

@@ -14,6 +14,7 @@ from test_console import TOKEN, Client
 
 from .attacker import NewRole
 from .between import Between
+from .peers.peer import Peer
 
 Serve = Callable[..., Served]
 
@@ -312,6 +313,37 @@ def test_roles_that_can_become_superusers_are_refused_like_them(
     database.execute(f"ALTER DATABASE {database.name} OWNER TO {role}")
     assert "pg_outbox is not in database" in run(program, conninfo, "status").stderr
     database.execute(f"ALTER DATABASE {database.name} OWNER TO {victim.owner}; REVOKE {powerful} FROM {role}")
+
+
+def test_the_name_of_a_database_is_no_connection_string(
+    database: Database, new_role: NewRole, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a role with CREATEDB leads the program, with its password, to a server of its choice."""
+    cluster = database.cluster
+    with Peer(lambda session: session.stay()) as peer:
+        name = f"host=127.0.0.1 port={peer.port} sslmode=disable"
+        with cluster.connect(database.name, user=new_role("CREATEDB")) as creator:
+            creator.execute(f'CREATE DATABASE "{name}"')
+        for variable, value in {"PGHOST": str(cluster.directory), "PGPORT": str(cluster.port), "PGUSER": "postgres",
+                                "PGDATABASE": "postgres", "PGPASSWORD": "s3cret-of-the-program"}.items():  # fmt: skip
+            monkeypatch.setenv(variable, value)
+        try:
+            served = serve("--all")
+            assert database.name in served.up()
+            served.stop()
+            assert peer.connections == 0
+        finally:
+            database.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:s3cret-of-mine%zz@h/d", "password='s3cret-of-mine"])
+def test_a_connection_string_that_cannot_be_read_is_not_shown(program: str, serve: Serve, url: str) -> None:
+    done = subprocess.run([program, "status", "-d", url], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "invalid connection string" in done.stderr
+    served = serve("-d", url)
+    page = served.get("/metrics")
+    assert "s3cret" not in page + served.stop() + done.stderr
 
 
 @pytest.mark.parametrize("trap", ["replaced", "outbox"])

@@ -368,3 +368,21 @@ def test_a_fast_shutdown_is_fast_whatever_workers_do(make_cluster: MakeCluster) 
     seconds = cluster.stop("fast")
     locker.close()
     assert seconds < 1.5 * SECOND, f"the server took {seconds:.2f} s to stop"
+
+
+def test_names_of_destinations_make_no_lines_of_the_log(database: Database) -> None:
+    """PostgreSQL indents further lines of a message, but not each reader of a log knows that."""
+    name = "a\n2026-01-01 forged\u202e\x1b[2J"
+    database.add_destination(name, "http://127.0.0.1:1/", request_timeout="1s", max_attempts="1")
+    database.enqueue()
+    cluster = database.cluster
+    wait_until(lambda: database.value("SELECT last_error FROM outbox.status WHERE failures > 0"), what="a failure")
+    (pid,) = [pid for kind, _, pid in cluster.workers() if kind == "pg_outbox relay"]
+    cluster.execute("SELECT pg_terminate_backend(%s)", (pid,))  # PostgreSQL logs the name of the worker
+    shown = 'destination "a 2026-01-01 forged  [2J" failed'
+    log = wait_until(
+        lambda: cluster.log_since(cluster.test_began), lambda log: shown in log, what="its line in the log"
+    )
+    database.drop_destination(name)
+    assert not [line for line in log.splitlines() if line.lstrip().startswith("2026-01-01")]
+    assert "\x1b" not in log and "\u202e" not in log

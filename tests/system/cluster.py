@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psycopg
 
+from passwords import lines_with_passwords
 from processes import children_of, describe_process, process_exists, stop_process
 from waiting import Stopwatch, wait_until
 
@@ -431,7 +432,10 @@ class Cluster:
         return self.log_since(0)
 
     def complaints(self, allowed: list[str]) -> list[str]:
-        """Returns unexpected new lines of the log. `allowed` has patterns of expected worker errors."""
+        """Returns new lines of the log that are unexpected, or have a password in them.
+
+        `allowed` has patterns of expected worker errors.
+        """
         lines = []
         new, self.checked_to = self.log_since(self.checked_to), self.log_size()
         for line in new.splitlines():
@@ -441,7 +445,7 @@ class Cluster:
             suspicious = CRASH.search(line) or WORKER_ERROR.search(line)
             if suspicious and not LOOKS_AGAIN.search(line) and not any(re.search(pattern, line) for pattern in allowed):
                 lines.append(line)
-        return lines
+        return lines + lines_with_passwords(new)
 
     # ---- end ------------------------------------------------------------------------------------
 

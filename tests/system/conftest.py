@@ -7,7 +7,7 @@
     http            the test needs the HTTP sink
 
 After every test the new part of each server log is searched for crashes and for errors of
-workers (`cluster.py`); either fails the test. The end of the logs is attached to every failure.
+workers (`cluster.py`), and for passwords (`passwords.py`); each fails the test. The end of the logs is attached to every failure.
 """
 
 from __future__ import annotations

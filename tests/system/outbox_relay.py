@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster import REPOSITORY, Cluster, make_directory
+from passwords import assert_no_passwords
 from processes import state_of, stop_process
 from waiting import wait_until
 
@@ -75,6 +76,7 @@ class OutboxRelay:
     def __init__(
         self, cluster: Cluster, *databases: str, name: str = "relay", options: str = "", of_database: str = "",
         wire: Wire | None = None, port: int | None = None, arguments: tuple[str, ...] = (), user: str = "postgres",
+        trusted: bool = True,
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = make_directory("relay")
@@ -85,6 +87,7 @@ class OutboxRelay:
             lines += [
                 f"[databases.{database}]",
                 f'url = "postgresql://{user}@127.0.0.1:{port}/{database}"',
+                f"trusted = {str(trusted).lower()}",
                 of_database,
             ]
         self.configuration = self.directory / "relay.toml"
@@ -146,3 +149,4 @@ class OutboxRelay:
         shutil.rmtree(self.directory, ignore_errors=True)
         crashed = (code is not None and code < 0 and code != -signal.SIGKILL) or any(mark in text for mark in CRASHES)
         assert not crashed, f"{self.name} has crashed ({code}):\n{text[-5000:]}"
+        assert_no_passwords(text, self.name)

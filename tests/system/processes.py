@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from passwords import assert_no_passwords
 from waiting import stays, wait_until
 
 
@@ -34,14 +35,15 @@ def stop_process(pid: int) -> None:
 
 
 def end_process(process: subprocess.Popen[str], log: Callable[[], str]) -> None:
-    """Kills the process, and fails if it has crashed or ThreadSanitizer has ended it (66). A test that
-    waits for its effects only sees that nothing happens."""
+    """Kills the process, and fails if it has crashed or ThreadSanitizer has ended it (66), or if its log has a
+    password. A test that waits for its effects only sees that nothing happens."""
     if process.poll() is None:
         process.kill()
     process.communicate()
     status = process.returncode
     crashed = status == 66 or (status < 0 and status != -signal.SIGKILL)
     assert not crashed, f"{process.args[0]} has ended by itself ({status}):\n{log()}"
+    assert_no_passwords(log(), str(process.args[0]))
 
 
 def describe_process(pid: int) -> str:

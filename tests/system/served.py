@@ -7,6 +7,8 @@ import urllib.request
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from passwords import assert_no_passwords
+
 
 class Served:
     """outboxctl serve on a port of its own."""
@@ -36,4 +38,5 @@ class Served:
         self.process.terminate()
         _, errors = self.process.communicate(timeout=180)
         assert self.process.returncode == 0
+        assert_no_passwords(errors, "outboxctl serve")
         return errors

@@ -214,15 +214,15 @@ def test_a_right_that_is_missing(database: Database, target: Database) -> None:
 def test_a_password_that_is_wrong_or_missing(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     db = create_database(cluster)
-    db.execute("CREATE ROLE sender LOGIN PASSWORD 'right'")
+    db.execute("CREATE ROLE sender LOGIN PASSWORD 's3cret-right'")
     rules = (cluster.data / "pg_hba.conf").read_text()
     (cluster.data / "pg_hba.conf").write_text(f"host all sender all scram-sha-256\n{rules}")
     db.execute("SELECT pg_reload_conf()")
-    add_postgresql(db, db, "user 'sender', password 'wr0ng'")
+    add_postgresql(db, db, "user 'sender', password 's3cret-wr0ng'")
     error = check_failure(db, "login")
     assert "password authentication failed" in error
-    assert "wr0ng" not in error
-    db.execute("ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (SET password 'right')")
+    assert "s3cret-wr0ng" not in error
+    db.execute("ALTER USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (SET password 's3cret-right')")
     assert "CREATE EXTENSION pg_inbox" in check_failure(db, "inbox")
 
     db.execute("CREATE ROLE integrator; GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO integrator")

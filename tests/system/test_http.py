@@ -109,6 +109,17 @@ def test_what_an_event_does_not_have_is_not_sent(db: Database, receiver: Receive
     assert request.headers["content-length"] == "0"
 
 
+@pytest.mark.parametrize("path", ["/grüße?q=ä", "/gr%c3%bc%C3%9fe?q=%C3%A4"])
+def test_a_url_is_sent_in_ascii(db: Database, receiver: Receiver, path: str) -> None:
+    """As over https (test_tls.py)."""
+    db.add_destination("d", receiver.url(path))
+    db.enqueue()
+    db.wait_published(1)
+    (request,) = receiver.requests
+    assert request.target.isascii()
+    assert request.target.upper() == "/GR%C3%BC%C3%9FE?Q=%C3%A4"
+
+
 def test_header_values_are_percent_encoded(db: Database, receiver: Receiver) -> None:
     db.add_destination("d", receiver.url())
     text = 'ä €𝄞 "100%" a/b'

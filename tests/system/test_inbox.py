@@ -334,7 +334,7 @@ def test_a_foreign_server_of_somebody_else_needs_a_password(
     """Its owner must not connect as the operating-system user of the server."""
     role = f"operator_{database.name}"
     database.execute(
-        f"CREATE ROLE {role} LOGIN PASSWORD 'right'; GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {role}"
+        f"CREATE ROLE {role} LOGIN PASSWORD 's3cret-right'; GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {role}"
     )
     try:
         with shared_cluster.connect(database.name, role) as connection:
@@ -343,12 +343,14 @@ def test_a_foreign_server_of_somebody_else_needs_a_password(
             )
             error = wait_until(lambda: database.status()["last_error"], what="a refusal") if database.enqueue() else ""
             assert "password is required" in error
-            connection.execute(f"CREATE USER MAPPING FOR {role} SERVER d OPTIONS (password 'wrong, but not asked for')")
+            connection.execute(
+                f"CREATE USER MAPPING FOR {role} SERVER d OPTIONS (password 's3cret-that-is-wrong, but not asked for')"
+            )
         error = wait_until(
             lambda: database.status()["last_error"], lambda seen: "asked for no password" in seen,
             what="a refusal of a destination that trusts everybody",
         )  # fmt: skip
-        assert "wrong" not in error
+        assert "s3cret" not in error
     finally:
         database.execute(f"DROP SERVER IF EXISTS d CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
 

@@ -15,6 +15,7 @@ import pytest
 from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from outbox_relay import OutboxRelay
+from passwords import assert_no_passwords
 from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import stop_process
@@ -37,7 +38,7 @@ class RelayProcess:
         self.log_path = log
         config = log.with_suffix(".toml")
         config.write_text("".join(
-            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\nsession = \"{session}\"\n{of_database}\n"
+            f"[databases.{database.name}]\nurl = \"{database.cluster.conninfo(database.name)}\"\ntrusted = true\nsession = \"{session}\"\n{of_database}\n"
             for database in databases
         ))  # fmt: skip
         with log.open("w") as output:
@@ -63,6 +64,7 @@ class RelayProcess:
     def destroy(self) -> None:
         self.process.kill()
         self.process.wait()
+        assert_no_passwords(self.log(), "outbox-relay")
 
 
 StartRelay = Callable[..., RelayProcess]

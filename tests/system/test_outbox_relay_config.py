@@ -17,13 +17,14 @@ import pytest
 
 from cluster import Cluster, Installation
 from database import Database, NewDatabase
+from passwords import assert_no_passwords, password
 from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import assert_threads_block_signals
 from receiver import Receiver, answer
 from waiting import wait_until
 
-SECRET = "hunter2secret"
+SECRET = password("of-the-relay")
 
 
 class Program:
@@ -47,10 +48,12 @@ class Program:
         return str(path)
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             [str(self.path), *arguments], capture_output=True, text=True, timeout=120,
             env=self.environment(variables), cwd="/",
         )  # fmt: skip
+        assert_no_passwords(done.stdout + done.stderr, "outbox-relay")
+        return done
 
     def check(self, toml: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.run("--config", self.write(toml), "--check", *arguments, **variables)
@@ -81,11 +84,12 @@ def program(installation: Installation, tmp_path: Path) -> Iterator[Program]:
     program.stop()
     if program.started:
         print(program.log())
+        assert_no_passwords(program.log(), "outbox-relay")
 
 
 def section(database: Database, name: str = "orders", **keys: str) -> str:
     lines = [f"[databases.{name}]", f'url = "{database.cluster.conninfo(database.name)}"']
-    return "\n".join([*lines, *(f"{key} = {value}" for key, value in keys.items())]) + "\n"
+    return "\n".join([*lines, *(f"{key} = {value}" for key, value in {"trusted": "true", **keys}.items())]) + "\n"
 
 
 # -------------------------------------------------------------------------------------------------
@@ -279,6 +283,25 @@ def test_a_password_reaches_the_server_and_no_message(program: Program, make_clu
     assert SECRET not in wrong.stdout + wrong.stderr
 
 
+def test_the_environment_completes_the_url(program: Program, database: Database) -> None:
+    """PGDATABASE does not make the URL, with its password, the name of a database."""
+    cluster = database.cluster
+    url = f"postgresql://no_such_role:{SECRET}@127.0.0.1:{cluster.port}/{database.name}"
+    toml = program.write(f'[databases.orders]\nurl = "{url}"\n')
+    variables = {"PGDATABASE": "postgres", "PGHOST": "127.0.0.2"}
+    for arguments in (["--check"], ["--once"]):
+        done = program.run("--config", toml, *arguments, **variables)
+        assert done.returncode == 1
+        assert 'role "no_such_role" does not exist' in done.stdout + done.stderr
+        assert SECRET not in done.stdout + done.stderr
+    assert SECRET not in cluster.log_since(cluster.test_began)
+
+    place = f"postgresql://postgres:{SECRET}@127.0.0.1/"
+    toml = program.write(f'[databases.orders]\nurl = "{place}"\n')
+    done = program.run("--config", toml, "--once", PGDATABASE=database.name, PGPORT=str(cluster.port))
+    assert done.returncode == 0, done.stderr
+
+
 def test_credentials_are_used_and_not_shown(
     program: Program, database: Database, receiver: Receiver, http: None
 ) -> None:
@@ -396,7 +419,7 @@ def test_the_check_notices_a_pooler(
     program: Program, database: Database, receiver: Receiver, http: None, pooler: int
 ) -> None:
     database.add_destination("d", receiver.url(), relay="external")
-    toml = f'[databases.orders]\nurl = "postgresql://postgres@127.0.0.1:{pooler}/{database.name}"\n'
+    toml = f'[databases.orders]\nurl = "postgresql://postgres@127.0.0.1:{pooler}/{database.name}"\ntrusted = true\n'
     done = program.check(toml)
     assert done.returncode == 0, done.stdout + done.stderr
     assert lines_of(done)[0].endswith(", role postgres, through a pooler")

@@ -649,7 +649,7 @@ def test_a_producer_reads_nothing(people: People) -> None:
     producer = people.with_right("producer")
     people.database.add_destination("d", "http://localhost:9/")
     people.database.execute("CREATE USER MAPPING FOR postgres SERVER d OPTIONS (token 'secret')")
-    people.database.execute("CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (password 'secret')")
+    people.database.execute("CREATE USER MAPPING FOR PUBLIC SERVER d OPTIONS (password 's3cret-of-me')")
     relations = people.database.execute(
         "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'v') "
         "AND relnamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$'"
@@ -929,10 +929,10 @@ def test_roles_with_usage_on_the_wrapper_own_only_their_destinations(people: Peo
     people.database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {first}, {second}")
     with people.connect(first) as mine, people.connect(second) as other:
         mine.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', topics 'nothing')")
-        mine.execute("CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'me', password 'secret')")
+        mine.execute("CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'me', password 's3cret-of-me')")
         mine.execute("ALTER SERVER d OPTIONS (SET topics 'anything')")
         read = "SELECT umoptions FROM pg_user_mappings"
-        assert mine.execute(read).fetchall() == [(["user=me", "password=secret"],)]
+        assert mine.execute(read).fetchall() == [(["user=me", "password=s3cret-of-me"],)]
         assert other.execute(read).fetchall() == [(None,)]
         for statement in (
             "ALTER SERVER d OPTIONS (SET topics '*')",

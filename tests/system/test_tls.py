@@ -21,7 +21,7 @@ CONFIGURATION = """
 {main}
 events {{ }}
 http {{
-    log_format record '$server_protocol $status $connection $http_ce_subject $http_ce_aggregateversion $http_ce_id';
+    log_format record '$server_protocol $status $connection $http_ce_subject $http_ce_aggregateversion $http_ce_id $request_uri';
     access_log {root}/access.log record;
     {paths}
     limit_req_zone $server_port zone=slow:1m rate=200r/s;
@@ -48,6 +48,7 @@ class Request(NamedTuple):
     subject: str
     version: int
     event_id: str
+    target: str
 
 
 class TlsServer(nginx.Nginx):
@@ -70,7 +71,7 @@ class TlsServer(nginx.Nginx):
 
     def requests(self) -> list[Request]:
         records = [record for record in self.log() if record[0].startswith("HTTP")]
-        return [Request(*r[:4], int(r[4]), r[5]) for r in records if r[1] == "204"]
+        return [Request(*r[:4], int(r[4]), r[5], r[6]) for r in records if r[1] == "204"]
 
     def wait_for(self, ids: list[str]) -> list[Request]:
         """Returns all requests; nginx logs a request after its answer."""
@@ -98,6 +99,15 @@ def tls_server(http: None) -> Iterator[Callable[..., TlsServer]]:
 def enqueue_keys(database: Database) -> list[str]:
     """Enqueues versions 1 to 30 of each of 20 keys, k0 to k19; returns the ids."""
     return [id for first in (1, 11, 21) for key in range(20) for id in database.enqueue(f"k{key}", 10, first=first)]
+
+
+@pytest.mark.parametrize("http2", [True, False], ids=["http2", "http1"])
+def test_a_url_is_sent_in_ascii(database: Database, tls_server: Callable[..., TlsServer], http2: bool) -> None:
+    """As without TLS (test_http.py)."""
+    server = tls_server(http2=http2)
+    database.add_destination("d", server.url(path="events/grüße?q=ä"), ca_file=server.authority)
+    (request,) = server.wait_for(database.enqueue())
+    assert request.target.upper() == "/EVENTS/GR%C3%BC%C3%9FE?Q=%C3%A4"
 
 
 @pytest.mark.parametrize("http2", [True, False], ids=["http2", "http1"])

@@ -1,5 +1,6 @@
 #include "served_databases.hpp"
 
+#include "core/libpq_error.hpp"
 #include "session.hpp"
 
 namespace outboxctl {
@@ -20,7 +21,8 @@ std::vector<std::string> served_names(const std::string& database, bool all) {
 
 std::string name_in(const std::string& database) {
     PQconninfoOption* options = PQconninfoParse(database.c_str(), nullptr);
-    std::string name = options == nullptr ? database : "";
+    // One that cannot be read may have a password in it.
+    std::string name = outbox::is_connection_string(database) ? "" : database;
     for (const PQconninfoOption* o = options; o != nullptr && o->keyword != nullptr; o++)
         if (o->keyword == std::string("dbname") && o->val != nullptr)
             name = o->val;

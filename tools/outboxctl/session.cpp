@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "core/libpq_error.hpp"
 #include "owners_question.hpp"
 #include "table.hpp"
 
@@ -68,15 +69,15 @@ void Session::use(const std::string& database, const std::string& name) {
 
 PGconn* Session::connection() {
     if (connection_ == nullptr) {
-        // The last value of a name counts; only the first one may be a connection string.
+        // The last value of a name counts. Only the first one may be a connection string, also if
+        // it is empty: names of databases are chosen by others.
         const char* names[] = {"dbname", "dbname", "client_encoding", "fallback_application_name",
                                nullptr};
-        const char* values[] = {conninfo_.empty() ? nullptr : conninfo_.c_str(),
-                                name_.empty() ? nullptr : name_.c_str(), "UTF8", "outboxctl",
-                                nullptr};
+        const char* values[] = {conninfo_.c_str(), name_.empty() ? nullptr : name_.c_str(), "UTF8",
+                                "outboxctl", nullptr};
         connection_ = PQconnectdbParams(names, values, 1);
         if (PQstatus(connection_) != CONNECTION_OK)
-            throw Refused(PQerrorMessage(connection_));
+            throw Refused(outbox::error_of(connection_));
         try {
             ask_for_owners();
         } catch (const Refused&) {

@@ -77,8 +77,11 @@ void AwsCredentials::fetch(Micros now) {
         fetch_from_mapping();
     else if (!options_.profile.empty())
         fetch_from_file(options_.profile, true);
-    else if (!options_.may_use_platform_keys)
-        fail("neither the user mapping nor relay.toml has access_key_id and secret_access_key");
+    else if (!options_.needs_credentials_because.empty())
+        fail(
+            "neither the user mapping nor relay.toml has access_key_id and secret_access_key, "
+            "and " +
+            options_.needs_credentials_because);
     else
         fetch_from_platform();
 }

@@ -30,7 +30,7 @@ AwsOptions aws_options(const Destination& destination) {
             .secret_access_key = options.text(secret_access_key_option),
             .session_token = options.text(session_token_option),
             .profile = options.text(profile_option),
-            .may_use_platform_keys = !destination.password_required};
+            .needs_credentials_because = destination.needs_credentials_because};
 }
 
 }  // namespace outbox

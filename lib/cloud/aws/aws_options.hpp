@@ -19,7 +19,8 @@ struct AwsOptions {
     // If there are neither keys nor a profile, the keys come from the platform of the process.
     std::string access_key_id, secret_access_key, session_token;
     std::string profile;
-    bool may_use_platform_keys = true;
+    // If not empty: why they must not.
+    std::string needs_credentials_because{};
 };
 
 inline constexpr OptionSpec access_key_id_option{.name = "access_key_id",

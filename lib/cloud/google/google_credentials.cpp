@@ -231,10 +231,10 @@ std::unique_ptr<GoogleCredentials> google_credentials(const GoogleOptions& optio
     if (!options.key_file.empty())
         return std::make_unique<KeyCredentials>(clock, "the file of option \"key_file\"", "",
                                                 options.key_file);
-    if (!options.may_use_platform_identity)
+    if (!options.needs_credentials_because.empty())
         return FixedCredentials::none(
-            "credentials are required, in the user mapping or in relay.toml: the owner of the "
-            "destination is not a superuser");
+            "credentials are required, in the user mapping or in relay.toml: " +
+            options.needs_credentials_because);
     if (const char* path = environment("GOOGLE_APPLICATION_CREDENTIALS"))
         return std::make_unique<KeyCredentials>(
             clock, "the file named by GOOGLE_APPLICATION_CREDENTIALS", "", path);

@@ -17,7 +17,7 @@ GoogleOptions google_options(const Destination& destination) {
     return {.token = options.text(google_token_option),
             .key = options.text(google_key_option),
             .key_file = options.text(google_key_file_option),
-            .may_use_platform_identity = !destination.password_required};
+            .needs_credentials_because = destination.needs_credentials_because};
 }
 
 }  // namespace outbox

@@ -11,9 +11,9 @@ struct GoogleOptions {
     // The first of these that is not empty counts. If all are empty, the identity comes from the
     // platform of the process.
     std::string token;
-    std::string key;       // text of the key file of a service account
-    std::string key_file;  // path of such a file
-    bool may_use_platform_identity = true;
+    std::string key;                          // text of the key file of a service account
+    std::string key_file;                     // path of such a file
+    std::string needs_credentials_because{};  // empty: they may be those of the platform
 };
 
 // A key has several lines, so it may contain control characters. The sink parses it.

@@ -13,7 +13,7 @@
 #include <new>
 #include <thread>
 
-#include "core/secrets.hpp"
+#include "core/conceal.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"

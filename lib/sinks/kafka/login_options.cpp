@@ -118,7 +118,7 @@ KafkaLogin kafka_login(const Destination& destination) {
                     .secret_access_key = values.text(secret_access_key_option),
                     .session_token = values.text(session_token_option),
                     .profile = values.text(profile_option),
-                    .may_use_platform_keys = !destination.password_required}};
+                    .needs_credentials_because = destination.needs_credentials_because}};
 }
 
 }  // namespace outbox

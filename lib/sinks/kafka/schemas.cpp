@@ -101,7 +101,7 @@ Schemas::Schemas(const KafkaOptions& options, const Clock& clock)
     if (options_.registry.empty())
         return;
     TransportConfig config = config_of(options, clock);
-    path_ = config.url.path + "/subjects/";
+    path_ = ascii_url(config.url.path) + "/subjects/";
     client_ = std::make_unique<HttpClient>();
     client_->use(std::move(config), nullptr);
 }

@@ -34,21 +34,19 @@ void PostgresqlConnection::start() {
         failure_ = "the destination asked for a login that takes too long to compute";
         return;
     }
-    if (options_.password_required && options_.password.empty()) {
-        failure_ =
-            "password is required, in the user mapping or in relay.toml: the owner of the "
-            "destination is not a superuser";
+    if (!options_.needs_password_because.empty() && options_.password.empty()) {
+        failure_ = "password is required, in the user mapping or in relay.toml: " +
+                   options_.needs_password_because;
         return;
     }
     stage_ = Stage::address;
     const std::string& host = options_.host;
     const bool is_socket = host.starts_with('/') || host.starts_with('@');
     if (is_socket) {
-        if (options_.allowed_hosts.has_default() || options_.allowed_hosts.allows("localhost"))
+        if (options_.allowed_hosts.allows_sockets())
             start_connection("");
         else
-            failure_ = "Unix socket \"" + host +
-                       "\" is not allowed; add 'localhost' to outbox.allowed_hosts";
+            failure_ = options_.allowed_hosts.refusal_of_socket(host);
         return;
     }
     resolver_ = std::make_unique<Resolver>(host);
@@ -102,14 +100,12 @@ void PostgresqlConnection::resolve() {
 
 // Both are separated by commas. If no address is left, failure_ has the reason.
 std::string PostgresqlConnection::allowed_among(std::string_view addresses) {
-    if (options_.allowed_hosts.has_default())
-        return std::string(addresses);
     std::string allowed;
     while (!addresses.empty()) {
         const std::string_view text = addresses.substr(0, addresses.find(','));
         addresses.remove_prefix(std::min(addresses.size(), text.size() + 1));
         const std::optional<Address> address = Address::parse(text);
-        if (address && options_.allowed_hosts.allows(options_.host, *address))
+        if (address && options_.allowed_hosts.allows_reserved(options_.host, *address))
             allowed.append(allowed.empty() ? "" : ",").append(text);
         else if (address)
             failure_ = options_.allowed_hosts.refusal(*address, options_.host);
@@ -249,8 +245,8 @@ void PostgresqlConnection::take_login_step() {
 
 void PostgresqlConnection::logged_in() {
     stage_ = Stage::login;
-    if (options_.password_required && !PQconnectionUsedPassword(connection_)) {
-        failure_ = "the destination asked for no password, and its owner here is not a superuser";
+    if (!options_.needs_password_because.empty() && !PQconnectionUsedPassword(connection_)) {
+        failure_ = "the destination asked for no password, and " + options_.needs_password_because;
         return;
     }
     PQsetnonblocking(connection_, 1);

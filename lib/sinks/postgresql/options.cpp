@@ -185,7 +185,7 @@ PostgresqlOptions postgresql_options(const Destination& destination) {
                              .password = values.text(password),
                              .ssl_cert = values.text(ssl_cert),
                              .ssl_key = values.text(ssl_key),
-                             .password_required = destination.password_required};
+                             .needs_password_because = destination.needs_credentials_because};
     for (const auto& [name, value] : destination.url.query)
         if (name != "host" && name != "port" && !value.empty())
             result.parameters.emplace_back(name, value);

@@ -23,7 +23,7 @@ struct PostgresqlOptions {
     // Further parameters of the URL, for libpq.
     std::vector<std::pair<std::string, std::string>> parameters;
     std::string password, ssl_cert, ssl_key;
-    bool password_required = false;
+    std::string needs_password_because;  // empty if it need not have one
 
     // Files that libpq opens.
     std::vector<std::string> files() const;

@@ -195,7 +195,7 @@ def test_with_qos_2_a_lost_connection_repeats_nothing(mqtt: MqttSink, db: Databa
 
 def test_it_logs_in_with_user_and_password(at_mosquitto: MqttSink, db: Database) -> None:
     sink = at_mosquitto
-    add_destination(sink, "login", {"user": "alice", "password": "wrong"})
+    add_destination(sink, "login", {"user": "alice", "password": "s3cret-wrong"})
     ids = enqueue_keys(db, ["a"], 2)
     wait_for_failure(db, "the broker refuses the connection: 0x87 (not authorized)")
     assert in_trouble(db) == []

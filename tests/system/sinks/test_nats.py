@@ -369,11 +369,11 @@ def expect_login(db: Database, right: dict[str, str], wrong: dict[str, str]) -> 
 
 
 def test_it_logs_in_with_user_and_password(start_server: StartServer, db: Database) -> None:
-    server = start_server('authorization { user: "outbox", password: "s3cret+of/outbox" }')
-    client = server.client(user="outbox", password="s3cret+of/outbox")
+    server = start_server('authorization { user: "outbox", password: "s3cret-+of/outbox" }')
+    client = server.client(user="outbox", password="s3cret-+of/outbox")
     client.add_stream("items", ["item.events"])
     add_destination(db, server, {})
-    expect_login(db, {"user": "outbox", "password": "s3cret+of/outbox"}, {"user": "outbox", "password": "no s3cret"})
+    expect_login(db, {"user": "outbox", "password": "s3cret-+of/outbox"}, {"user": "outbox", "password": "no s3cret-"})
 
 
 def test_it_logs_in_with_a_token(start_server: StartServer, db: Database) -> None:
@@ -387,8 +387,10 @@ def test_it_logs_in_with_an_nkey(start_server: StartServer, db: Database) -> Non
     from .nats_keys import Key
 
     key = Key("user")
-    server = start_server(f'authorization {{ users: [ {{ nkey: {key.public} }}, {{ user: "u", password: "p" }} ] }}')
-    server.client(user="u", password="p").add_stream("items", ["item.events"])
+    server = start_server(
+        f'authorization {{ users: [ {{ nkey: {key.public} }}, {{ user: "u", password: "s3cret-p" }} ] }}'
+    )
+    server.client(user="u", password="s3cret-p").add_stream("items", ["item.events"])
     add_destination(db, server, {})
     expect_login(db, {"nkey_seed": key.seed}, {"nkey_seed": Key("user").seed})
 
@@ -408,7 +410,7 @@ def test_it_logs_in_with_credentials(start_server: StartServer, db: Database) ->
 
 def test_ways_to_log_in_exclude_each_other(bus: NatsSink, db: Database) -> None:
     bus.create()
-    map_user(db, {"user": "u", "password": "p", "token": "t"})
+    map_user(db, {"user": "u", "password": "s3cret-p", "token": "t"})
     enqueue_keys(db, ["a"], 1)
     wait_for_failure(db, "exclude each other")
     ok, detail = check(db, "item.events")["login"]
@@ -418,12 +420,12 @@ def test_ways_to_log_in_exclude_each_other(bus: NatsSink, db: Database) -> None:
 def test_a_denied_subject_does_not_stop_others(start_server: StartServer, db: Database) -> None:
     """The error has no reply: the subject tells which events it ends. Others go on."""
     users = """authorization {{ users: [
-        {{ user: "admin", password: "p" }},
-        {{ user: "outbox", password: "p", permissions: {{ publish: {publish}, subscribe: "_INBOX_outbox.>" }} }} ] }}"""
+        {{ user: "admin", password: "s3cret-p" }},
+        {{ user: "outbox", password: "s3cret-p", permissions: {{ publish: {publish}, subscribe: "_INBOX_outbox.>" }} }} ] }}"""
     server = start_server(users.format(publish='"a.*"'))
-    client = server.client(user="admin", password="p")
+    client = server.client(user="admin", password="s3cret-p")
     client.add_stream("items", ["a.events", "b.events"])
-    add_destination(db, server, {"user": "outbox", "password": "p"}, request_timeout="1h")
+    add_destination(db, server, {"user": "outbox", "password": "s3cret-p"}, request_timeout="1h")
     enqueue_type(db, "a", 1, 1)
     wait_for_failure(db, "Permissions Violation for Subscription")
     db.execute("ALTER SERVER d OPTIONS (ADD inbox_prefix '_INBOX_outbox')")

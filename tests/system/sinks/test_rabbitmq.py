@@ -408,7 +408,7 @@ def test_the_check_looks_for_queues_and_exchanges(rabbit: RabbitmqSink, db: Data
     assert not ok and "404" in detail
     rabbit.channel.exchange_declare(rabbit.place, "headers")
     assert findings(db)[f'exchange "{rabbit.place}"'] == (True, "it exists")
-    map_user(db, user="alice", password="wrong")
+    map_user(db, user="alice", password="s3cret-wrong")
     ok, detail = findings(db)["login"]
     assert not ok and "403" in detail
     assert rabbit.messages() == []

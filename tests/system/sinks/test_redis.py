@@ -378,7 +378,7 @@ def test_a_user_of_an_access_list(db: Database, start: Start) -> None:
     sink.create()
     ids = enqueue_keys(db, ["a"], 2)
     wait_for_error(db, "NOAUTH")
-    map_user(db, user="alice", password="wrong-one")
+    map_user(db, user="alice", password="s3cret-wrong-one")
     wait_for_error(db, "WRONGPASS")
     assert not check(sink, "item.events")["login"][0]
     assert in_trouble(db) == []

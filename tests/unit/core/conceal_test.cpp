@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/secrets.hpp"
+#include "core/conceal.hpp"
 
 namespace outbox {
 namespace {

@@ -11,6 +11,16 @@ TEST(PercentEncoding, LeavesUnreservedCharacters) {
     EXPECT_EQ(out, "=aZ09-._~%2F%20%25%C3%BC");
 }
 
+TEST(PercentEncoding, OfAUrlIsThatOfItsBytesBeyondAscii) {
+    EXPECT_EQ(ascii_url("/gr\u00fc\u00df/%41?a=\u00e4&b"), "/gr%C3%BC%C3%9F/%41?a=%C3%A4&b");
+    EXPECT_EQ(ascii_url(""), "");
+    EXPECT_EQ(ascii_url("https://h\u00fc/\u00fc"), "https://h\u00fc/%C3%BC");
+    EXPECT_EQ(ascii_url("https://h?\u00fc"), "https://h?%C3%BC");
+    EXPECT_EQ(ascii_url("https://h\u00fc"), "https://h\u00fc");
+    EXPECT_EQ(ascii_url("/a://\u00fc"), "/a://%C3%BC");
+    EXPECT_EQ(ascii_url("//\u00fc"), "//%C3%BC");
+}
+
 TEST(PercentDecoding, TakesHexDigitsOfBothCases) {
     EXPECT_EQ(percent_decoded(""), "");
     EXPECT_EQ(percent_decoded("a+b"), "a+b");

@@ -57,7 +57,8 @@ class ConnectionTest : public testing::Test {
     }
 
     ScriptedPostgresql server_;
-    const ConnectionParameters parameters_{{"dbname", server_.conninfo()}};
+    const ConnectionParameters parameters_ =
+        connection_parameters({.url = server_.conninfo()}, {}, "test");
     const SystemClock clock_;
     Poller poller_;
     NobodysConnection owner_;

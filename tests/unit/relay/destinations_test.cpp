@@ -17,6 +17,7 @@ class MadeDestination : public testing::Test {
         row.name = "search";
         row.owner = "shop";
         row.options = {{"url", "https://example.com/events"}, {"topics", "a.*"}};
+        database.name = "orders";
     }
 
     Result<Destination> make() { return make_destination(row, defaults, database, config); }
@@ -30,9 +31,14 @@ class MadeDestination : public testing::Test {
         return made ? Error{ErrorKind::internal, "none"} : made.error();
     }
 
+    std::string why_credentials() { return make().value().needs_credentials_because; }
+    bool may_reach(const char* host, const char* address) {
+        return make().value().allowed_hosts.allows_unreserved(host, *Address::parse(address));
+    }
+
     DestinationRow row;
     DestinationDefaults defaults;
-    std::string database = "orders";
+    DatabaseConfig database;
     RelayConfig config;
 };
 
@@ -42,7 +48,7 @@ TEST_F(MadeDestination, HasTheOptionsOfItsRow) {
     ASSERT_TRUE(made) << made.error().message;
     EXPECT_EQ(made.value().name, "search");
     EXPECT_EQ(made.value().defaults.user, "shop");
-    EXPECT_TRUE(made.value().password_required);
+    EXPECT_EQ(why_credentials(), owner_is_no_superuser);
     EXPECT_TRUE(made.value().topics.matches("a.b"));
     EXPECT_FALSE(made.value().topics.matches("b"));
     EXPECT_EQ(option("token"), "of the mapping");
@@ -75,38 +81,79 @@ TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
     EXPECT_EQ(error().message, "permission denied for credentials \"search\"");
     row.options[0].value = "https://example.com/events";
     EXPECT_EQ(option("token"), "secret");
-    database = "stock";
+    database.name = "stock";
     EXPECT_EQ(error().kind, ErrorKind::not_allowed);
 }
 
-TEST_F(MadeDestination, HostsOfTheRelayReplaceThoseOfTheDatabase) {
-    defaults.allowed_hosts = "169.254.169.254";
-    config.databases = {{.name = "stock", .allowed_hosts = "other.example.com"},
-                        {.name = "orders", .allowed_hosts = "example.com"}};
-    EXPECT_TRUE(make().value().allowed_hosts.allows("example.com"));
-    EXPECT_FALSE(make().value().allowed_hosts.allows("169.254.169.254"));
-    config.databases[1].allowed_hosts.reset();
-    EXPECT_FALSE(make().value().allowed_hosts.allows("example.com"));
+TEST_F(MadeDestination, HostsOfATrustedDatabaseAreItsOwn) {
+    defaults.allowed_hosts = "169.254.169.254, 127.0.0.1";
+    database.trusted = true;
+    EXPECT_TRUE(may_reach("h", "169.254.169.254"));
+    EXPECT_FALSE(may_reach("h", "192.0.2.1"));
+    database.allowed_hosts = "127.0.0.1, 192.0.2.1";
+    EXPECT_FALSE(may_reach("h", "169.254.169.254")) << "it can only narrow those of relay.toml";
+    EXPECT_FALSE(may_reach("h", "192.0.2.1"));
+    EXPECT_TRUE(may_reach("h", "127.0.0.1"));
 }
 
-TEST_F(MadeDestination, MayBeGivenTheIdentityOfTheMachine) {
-    config.credentials["search"] = {};
-    EXPECT_TRUE(make().value().password_required);
-    config.credential_scopes["search"].machine_identity = true;
-    EXPECT_FALSE(make().value().password_required);
-    config.credential_scopes["search"].urls = {"https://other.example.com/*"};
-    EXPECT_EQ(error().kind, ErrorKind::not_allowed);
-    row.name = "mail";
-    EXPECT_TRUE(make().value().password_required);
+TEST_F(MadeDestination, HostsOfADatabaseThatIsNotTrustedAreNeverThoseOfThisMachine) {
+    defaults.allowed_hosts = "default, 169.254.169.254, localhost";
+    EXPECT_FALSE(may_reach("h", "169.254.169.254"));
+    EXPECT_FALSE(may_reach("localhost", "127.0.0.1"));
+    EXPECT_FALSE(make().value().allowed_hosts.allows_reserved("localhost", *Address::parse("::1")));
+    EXPECT_FALSE(make().value().allowed_hosts.allows_sockets());
+    EXPECT_TRUE(may_reach("h", "192.0.2.1"));
+    EXPECT_THAT(make().value().allowed_hosts.refusal(*Address::parse("::1"), "localhost"),
+                HasSubstr("set allowed_hosts in [databases.orders] of relay.toml to"));
+    database.allowed_hosts = "localhost";
+    EXPECT_TRUE(may_reach("localhost", "127.0.0.1"));
+    EXPECT_FALSE(may_reach("h", "192.0.2.1"));
+    defaults.allowed_hosts = "example.com";
+    EXPECT_FALSE(may_reach("localhost", "127.0.0.1"));
 }
 
-TEST_F(MadeDestination, OnlyCredentialsOfTheRelayMayNameFilesOfItsMachine) {
+TEST_F(MadeDestination, HasTheIdentityOfTheMachineOnlyIfTheDatabaseIsTrusted) {
+    row.password_required = false;  // says the database
+    EXPECT_EQ(why_credentials(),
+              "outbox-relay does not trust the database (write trusted = true in "
+              "[databases.orders] of relay.toml)");
+    database.trusted = true;
+    EXPECT_EQ(why_credentials(), "");
+    row.password_required = true;
+    EXPECT_EQ(why_credentials(), owner_is_no_superuser);
+}
+
+TEST_F(MadeDestination, MayBeGivenTheIdentityOfTheMachineByCredentials) {
+    for (const bool trusted : {false, true}) {
+        database.trusted = trusted;
+        row.name = "search";
+        config.credentials["search"] = {};
+        config.credential_scopes["search"] = {};
+        EXPECT_NE(why_credentials(), "");
+        config.credential_scopes["search"].machine_identity = true;
+        EXPECT_EQ(why_credentials(), "");
+        config.credential_scopes["search"].urls = {"https://other.example.com/*"};
+        EXPECT_EQ(error().kind, ErrorKind::not_allowed);
+        row.name = "mail";
+        EXPECT_NE(why_credentials(), "");
+    }
+}
+
+TEST_F(MadeDestination, OnlyATrustedDatabaseMayNameFilesOfTheMachine) {
     row.options[0].value = "postgresql://example.com/catalog?sslrootcert=/etc/root.crt";
-    EXPECT_THAT(error().message, HasSubstr("permission denied to name a file"));
-    row.may_read_files = true;
+    row.may_read_files = true;  // says the database
+    EXPECT_EQ(error().message,
+              "permission denied to name a file of this machine in \"sslrootcert\"");
+    EXPECT_EQ(error().hint,
+              "Name the file in [credentials.NAME], or write trusted = true in [databases.orders] "
+              "of relay.toml.");
+    database.trusted = true;
     EXPECT_EQ(error().message, "none");
-
     row.may_read_files = false;
+    EXPECT_THAT(error().message, HasSubstr("permission denied to name a file of the server"));
+}
+
+TEST_F(MadeDestination, CredentialsOfTheRelayMayNameFilesOfItsMachine) {
     row.options[0].value = "postgresql://example.com/catalog";
     row.mapping_options = {{"sslcert", "/etc/client.crt"}, {"sslkey", "/etc/client.key"}};
     EXPECT_THAT(error().message, HasSubstr("permission denied to name a file"));

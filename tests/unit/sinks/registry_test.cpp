@@ -58,7 +58,7 @@ TEST(Destination, OfSchemeNullNeedsNothingElse) {
 TEST(Destination, FallsBackToTheDefaultsOfTheServer) {
     const Destination d = destination({{"url", "postgresql:///catalog"}});
     EXPECT_FALSE(d.receipts);
-    EXPECT_TRUE(d.allowed_hosts.allows("db.example.com"));
+    EXPECT_TRUE(d.allowed_hosts.allows_unreserved("db.example.com", Address()));
     const PostgresqlOptions o = postgresql_options(d);
     EXPECT_EQ(o.limits.connect, seconds(7));
     EXPECT_EQ(o.limits.request, seconds(8));
@@ -316,7 +316,7 @@ TEST(Destination, OfAwsHasARegionAndAnAccount) {
     EXPECT_TRUE(queue.target.ends_with(".fifo"));
     EXPECT_EQ(queue.aws.access_key_id + queue.aws.secret_access_key + queue.aws.session_token,
               "AST");
-    EXPECT_TRUE(queue.aws.may_use_platform_keys);
+    EXPECT_EQ(queue.aws.needs_credentials_because, "");
     const AwsSinkOptions topic = aws_sink_options(
         destination({{"url", "sns://cn-north-1/123456789012?endpoint=http://h:1/"}}));
     EXPECT_EQ(topic.kind, AwsKind::sns);

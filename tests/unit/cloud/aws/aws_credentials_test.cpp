@@ -130,7 +130,7 @@ TEST_F(AwsCredentialsTest, TheUserMappingComesFirst) {
     options_.access_key_id = "AKIA";
     options_.secret_access_key = "secret";
     options_.session_token = "token";
-    options_.may_use_platform_keys = false;
+    options_.needs_credentials_because = owner_is_no_superuser;
     ASSERT_EQ(create().need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "AKIA");
     EXPECT_EQ(credentials_->keys().session_token, "token");
@@ -149,7 +149,7 @@ TEST_F(AwsCredentialsTest, OnlySuperusersMayUseTheIdentityOfTheServer) {
     environment_["AWS_ACCESS_KEY_ID"] = "AKIA";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
     environment_["AWS_SHARED_CREDENTIALS_FILE"] = file.path();
-    options_.may_use_platform_keys = false;
+    options_.needs_credentials_because = owner_is_no_superuser;
     EXPECT_EQ(create().need(clock_.now()), State::failed);
     EXPECT_THAT(credentials_->error(), HasSubstr("user mapping"));
     EXPECT_EQ(peer_.connections(), 0);
@@ -241,7 +241,7 @@ TEST_F(AwsCredentialsTest, ANamedProfileMustExist) {
     // A profile in the user mapping means the file, and no other source.
     environment_["AWS_ACCESS_KEY_ID"] = "from the environment";
     environment_["AWS_SECRET_ACCESS_KEY"] = "secret";
-    options_.may_use_platform_keys = false;
+    options_.needs_credentials_because = owner_is_no_superuser;
     options_.profile = "a";
     EXPECT_EQ(create().need(clock_.now()), State::ready);
     EXPECT_EQ(credentials_->keys().access_key_id, "A");

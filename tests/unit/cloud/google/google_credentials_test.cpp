@@ -174,7 +174,7 @@ class GoogleCredentialsTest : public testing::Test {
 
 TEST_F(GoogleCredentialsTest, ATokenIsTakenAsItIs) {
     options_.token = "abc";
-    options_.may_use_platform_identity = false;
+    options_.needs_credentials_because = owner_is_no_superuser;
     create();
     EXPECT_EQ(need(), State::ready);
     EXPECT_EQ(credentials_->authorization(), "Bearer abc");
@@ -186,7 +186,7 @@ TEST_F(GoogleCredentialsTest, OnlySuperusersMayUseTheIdentityOfTheServer) {
     ScriptedPeer metadata;
     setenv("GCE_METADATA_HOST", metadata.url().substr(7, metadata.url().rfind('/') - 7).c_str(), 1);
     setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere", 1);
-    options_.may_use_platform_identity = false;
+    options_.needs_credentials_because = owner_is_no_superuser;
     create();
     EXPECT_EQ(need(), State::failed);
     EXPECT_EQ(credentials_->error(),

@@ -243,7 +243,7 @@ TEST(MskToken, NeedsKeys) {
     FakeClock clock;
     KafkaOptions options;
     options.login.mechanism = "AWS_MSK_IAM";
-    options.login.aws.may_use_platform_keys = false;
+    options.login.aws.needs_credentials_because = owner_is_no_superuser;
     const auto source = msk_token(options, clock);
     EXPECT_EQ(source->need(clock.now()), State::failed);
     EXPECT_THAT(source->error(), HasSubstr("access_key_id"));

@@ -1,0 +1,37 @@
+// How to connect to a database: the parts of its URL, and for missing ones the settings of libpq that
+// come from the environment (PGPASSFILE, PGSSLROOTCERT, a service, and so on). Destinations must not
+// get the latter, and one of the sinks removes such variables, which is not safe once there are
+// threads.
+#pragma once
+
+#include <libpq-fe.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "relay/configure/config.hpp"
+
+namespace outbox::relay {
+
+// For PQconnectdbParams() without expand_dbname. Later parameters replace earlier ones.
+using ConnectionParameters = std::vector<std::pair<std::string, std::string>>;
+
+// The first call takes the settings out of the environment. It must come before there are threads.
+const ConnectionParameters& connection_environment();
+
+using ConnectionOptions = std::unique_ptr<PQconninfoOption, decltype(&PQconninfoFree)>;
+
+// Null if the connection string is not valid. The message of libpq quotes parts of the string,
+// which may be a password, so it is not shown.
+ConnectionOptions parse_connection_string(const std::string& text);
+
+ConnectionParameters connection_parameters(const DatabaseConfig& database,
+                                           const ConnectionParameters& environment,
+                                           const std::string& application);
+
+// Returns a new connection, as PQconnectdbParams() does.
+PGconn* connect(const ConnectionParameters& parameters);
+
+}  // namespace outbox::relay
