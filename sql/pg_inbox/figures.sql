@@ -11,6 +11,16 @@ BEGIN ATOMIC
     INSERT INTO inbox.progress_change (consumer_id, claimed, failures) VALUES ($1, $2, $3);
 END;
 
+-- Returns a sum of counts as a bigint. A consumer may report any counts, and views and the keeper add
+-- up those of all.
+CREATE FUNCTION inbox_internal.as_count(total numeric)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT least(total, 9223372036854775807)::bigint;
+END;
+
 -- Adds two histograms of latencies. Returns null if both are null. Numbers that are missing count
 -- as 0.
 CREATE FUNCTION inbox_internal.sum_of_buckets(a bigint[], b bigint[])
@@ -18,7 +28,7 @@ RETURNS bigint[]
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT array_agg(coalesce(a[place.line], 0) + coalesce(b[place.line], 0) ORDER BY place.line)
+    SELECT array_agg(inbox_internal.as_count(coalesce(a[place.line], 0)::numeric + coalesce(b[place.line], 0)) ORDER BY place.line)
       FROM unnest(inbox_internal.latency_bounds()) WITH ORDINALITY AS place(bound, line)
      WHERE a IS NOT NULL OR b IS NOT NULL;
 END;
@@ -141,20 +151,21 @@ BEGIN
     PERFORM inbox_internal.add_changes($1);
 END $$;
 
--- Returns whether these numbers may be the buckets of a histogram. Null means that there is no
--- histogram, and is allowed.
-CREATE FUNCTION inbox_internal.are_buckets(up_to bigint[])
-RETURNS boolean
-LANGUAGE sql IMMUTABLE
+-- Refuses what is not a histogram of latencies. The sum is limited so that sums of sums do not overflow.
+-- Errors: 22023 it is not a histogram.
+CREATE FUNCTION inbox_internal.check_histogram(latency_buckets bigint[], latency_sum double precision)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT up_to IS NULL
-           OR array_ndims(up_to) = 1 AND array_lower(up_to, 1) = 1
-              AND cardinality(up_to) = cardinality(inbox_internal.latency_bounds())
-              AND (SELECT bool_and(coalesce(b.number >= b.before, false))
-                     FROM (SELECT n.number, lag(n.number, 1, 0::bigint) OVER (ORDER BY n.line) AS before
-                             FROM unnest(up_to) WITH ORDINALITY AS n(number, line)) AS b);
-END;
+AS $$
+BEGIN
+    IF NOT inbox_internal.are_buckets(latency_buckets) OR latency_sum < 0 OR latency_sum > 1e30 THEN
+        RAISE EXCEPTION 'latency_buckets and latency_sum are not those of a histogram'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('The buckets are numbers of events up to each of these bounds in seconds: %s. None is lower than the one before.',
+                                  array_to_string(inbox_internal.latency_bounds(), ', '));
+    END IF;
+END $$;
 
 -- Reports the figures of a process that handles events at once: what it has applied since its last
 -- report, and how many events it has received and not applied yet. `latency_buckets` are the numbers of
@@ -187,17 +198,13 @@ BEGIN
         RAISE EXCEPTION 'processed and outstanding must not be negative' USING ERRCODE = 'invalid_parameter_value';
     ELSIF report_every IS NULL OR report_every <= interval '0' OR report_every > interval '1 day' THEN
         RAISE EXCEPTION 'report_every must be between zero and a day' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF NOT inbox_internal.are_buckets(latency_buckets) OR latency_sum < 0 OR latency_sum = 'infinity' OR latency_sum = 'nan' THEN
-        RAISE EXCEPTION 'latency_buckets and latency_sum are not those of a histogram'
-            USING ERRCODE = 'invalid_parameter_value',
-                  DETAIL = format('The buckets are numbers of events up to each of these bounds in seconds: %s. None is lower than the one before.',
-                                  array_to_string(inbox_internal.latency_bounds(), ', '));
     END IF;
+    PERFORM inbox_internal.check_histogram(latency_buckets, latency_sum);
     INSERT INTO inbox.instance AS i (consumer_id, name, processed, outstanding, latency_p50, latency_p99, seen_at, expected_by,
                                    latency_buckets, latency_sum)
         VALUES (own_id, instance, $3, $4, $5, $6, now, now + 3 * $7, $8, $9)
         ON CONFLICT ON CONSTRAINT instance_pkey DO UPDATE
-           SET processed = i.processed + excluded.processed,
+           SET processed = inbox_internal.as_count(i.processed::numeric + excluded.processed),
                outstanding = excluded.outstanding,
                latency_p50 = coalesce(excluded.latency_p50, i.latency_p50),
                latency_p99 = coalesce(excluded.latency_p99, i.latency_p99),
@@ -238,7 +245,7 @@ BEGIN
         )
         SELECT sum(g.processed) AS processed, max(g.seen_at) AS seen_at, sum(g.latency_sum) AS latency_sum,
                (SELECT array_agg(t.number ORDER BY t.line)
-                  FROM (SELECT n.line, sum(n.number)::bigint AS number
+                  FROM (SELECT n.line, inbox_internal.as_count(sum(n.number)) AS number
                           FROM gone AS h CROSS JOIN unnest(h.latency_buckets) WITH ORDINALITY AS n(number, line)
                          GROUP BY n.line) AS t) AS latency_buckets
           INTO ended FROM gone AS g;
@@ -246,7 +253,7 @@ BEGIN
         -- seen_at tells that there was such a process, also in a row that a processor in the server
         -- has made.
         UPDATE inbox.progress AS p
-           SET processed = p.processed + coalesce(ended.processed, 0),
+           SET processed = inbox_internal.as_count(p.processed + coalesce(ended.processed, 0)),
                seen_at = coalesce(greatest(p.seen_at, ended.seen_at), clock_timestamp()),
                latency_buckets = inbox_internal.sum_of_buckets(p.latency_buckets, ended.latency_buckets),
                latency_sum = CASE WHEN coalesce(p.latency_sum, ended.latency_sum) IS NOT NULL

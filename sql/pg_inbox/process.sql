@@ -214,12 +214,16 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
+    IF processed < 0 OR failures < 0 THEN
+        RAISE EXCEPTION 'processed and failures must not be negative' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM inbox_internal.check_histogram(latency_buckets, latency_sum);
     INSERT INTO inbox.progress AS p
            (consumer_id, processed, failures, latency_p50, latency_p99, saved_at, wait_p50, wait_p99, latency_buckets, latency_sum)
         VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8, $9)
         ON CONFLICT ON CONSTRAINT progress_pkey DO UPDATE
-           SET processed = p.processed + excluded.processed,
-               failures = p.failures + excluded.failures,
+           SET processed = inbox_internal.as_count(p.processed::numeric + excluded.processed),
+               failures = inbox_internal.as_count(p.failures::numeric + excluded.failures),
                latency_p50 = excluded.latency_p50,
                latency_p99 = excluded.latency_p99,
                wait_p50 = excluded.wait_p50,

@@ -27,9 +27,10 @@ SELECT c.name AS consumer,
          ELSE 'processing'
        END AS state,
        worker.pid,
-       greatest(coalesce(p.processed, 0) + coalesce(p.claimed, 0) - leased.all_messages + coalesce(change.claimed, 0)
-                    + coalesce(reported.processed, 0), 0)::bigint AS processed,
-       (coalesce(p.failures, 0) + coalesce(change.failures, 0))::bigint AS failures,
+       -- A consumer may report any numbers.
+       least(greatest(coalesce(p.processed, 0) + coalesce(p.claimed, 0) - leased.all_messages + coalesce(change.claimed, 0)
+                          + coalesce(reported.processed, 0), 0), 9223372036854775807)::bigint AS processed,
+       least(coalesce(p.failures, 0) + coalesce(change.failures, 0), 9223372036854775807)::bigint AS failures,
        -- Numbers of arrival between the first and the last waiting message. An upper bound, because
        -- other consumers and duplicates take numbers as well.
        coalesce(last.seq - first.seq + 1, 0) AS pending_at_most,
@@ -66,7 +67,7 @@ SELECT c.name AS consumer,
                              (pg_catalog.array_agg(i.latency_p99 ORDER BY i.seen_at DESC))[1] AS latency_p99
                         FROM inbox.instance AS i WHERE i.consumer_id = c.id) AS reported
   CROSS JOIN LATERAL (SELECT (SELECT pg_catalog.array_agg(total.number ORDER BY total.line)
-                                FROM (SELECT n.line, pg_catalog.sum(n.number)::bigint AS number
+                                FROM (SELECT n.line, least(coalesce(pg_catalog.sum(n.number), 0), 9223372036854775807)::bigint AS number
                                         FROM (SELECT p.latency_buckets AS buckets
                                               UNION ALL
                                               SELECT i.latency_buckets FROM inbox.instance AS i WHERE i.consumer_id = c.id) AS h

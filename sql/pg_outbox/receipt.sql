@@ -33,7 +33,7 @@ COMMENT ON TABLE outbox.receipt_turn IS 'which half of outbox.receipt is filled'
 COMMENT ON COLUMN outbox.receipt_turn.current IS 'the filled half is receipt_<current>';
 COMMENT ON COLUMN outbox.receipt_turn.since IS 'when it became the filled half';
 
--- Times are in seconds since 1970.
+-- Times are in seconds since 1970. A relay outside the server may pass any number, and views compute with them.
 CREATE FUNCTION outbox_internal.add_receipts(destination name, event_ids uuid[], positions bigint[], times double precision[], message_ids text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT
@@ -41,7 +41,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     EXECUTE format('INSERT INTO outbox.receipt_%s
-                    SELECT r.event_id, $1, r.position, to_timestamp(r.time), nullif(r.message_id, '''')
+                    SELECT r.event_id, $1, r.position, to_timestamp(greatest(least(r.time, 253402300799), 0)), nullif(r.message_id, '''')
                       FROM unnest($2, $3, $4, $5) AS r(event_id, position, time, message_id)',
                    (SELECT t.current FROM outbox.receipt_turn AS t))
       USING destination, event_ids, positions, times, message_ids;

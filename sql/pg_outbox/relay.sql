@@ -79,23 +79,7 @@ CREATE TABLE outbox.relay_status (
     next_attempt_at  timestamptz,
     latency_buckets  bigint[],
     latency_sum      double precision,
-    reported_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Views compute with what a relay says. `least` and `greatest` pass over NULL.
-    CONSTRAINT numbers_in_range CHECK (
-        least(delivered, failures, unsettled, held_keys, settled_position, throttled, suspects, lanes_down, client_queue,
-              connects, disconnects, request_limit, latency_sum) >= 0
-        AND greatest(delivered, failures, unsettled, held_keys, settled_position, throttled, suspects, lanes_down, client_queue,
-                     connects, disconnects, request_limit, latency_sum) <= 1e15),
-    CONSTRAINT times_in_range CHECK (
-        least(state_since, oldest_unsettled, last_error_at, failing_since, next_attempt_at) >= '1970-01-01 00:00:00+00'
-        AND greatest(state_since, oldest_unsettled, last_error_at, failing_since, next_attempt_at) < '3000-01-01 00:00:00+00'),
-    CONSTRAINT latencies_in_range CHECK (
-        least(latency_p50, latency_p99, round_trip_p50, round_trip_p99) >= '0'
-        AND greatest(latency_p50, latency_p99, round_trip_p50, round_trip_p99) < '1000 years'),
-    CONSTRAINT buckets_in_range CHECK (
-        array_ndims(latency_buckets) = 1 AND array_lower(latency_buckets, 1) = 1 AND cardinality(latency_buckets) <= 100
-        AND array_position(latency_buckets, NULL) IS NULL AND 0 <= ALL (latency_buckets) AND 1000000000000000 >= ALL (latency_buckets)),
-    CONSTRAINT texts_in_range CHECK (length(state) <= 63 AND length(last_error) <= 10000)
+    reported_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.relay_status IS 'figures of relays outside the server; columns as in outbox.workers()';
 COMMENT ON COLUMN outbox.relay_status.number IS 'number of the destination';
@@ -178,8 +162,9 @@ AS $$
 DECLARE
     soon CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
 BEGIN
+    PERFORM outbox_internal.check_lease_time(lease);
     INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
-    VALUES (relay_beat.id, relay_beat.name, relay_beat.version, relay_beat.direct, clock_timestamp() + lease)
+    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, clock_timestamp() + lease)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
        SET leased_until = excluded.leased_until, direct = excluded.direct;
     holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);
@@ -691,6 +676,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    most CONSTANT bigint := 9007199254740991; -- others add to these counters
     outcome text;
     target  name;
 BEGIN
@@ -705,7 +691,7 @@ BEGIN
     IF done IS NOT NULL THEN
         UPDATE outbox.cursor AS c
            SET done = relay_save.done::pg_snapshot, upto = relay_save.upto::pg_snapshot, position = relay_save.position,
-               system_identifier = s.system_identifier, published = relay_save.published, failures = relay_save.failures,
+               system_identifier = s.system_identifier, published = greatest(least(relay_save.published, most), 0), failures = greatest(least(relay_save.failures, most), 0),
                failing_since = to_timestamp(nullif(relay_save.failing_since, 0) / 1000000.0::double precision),
                saved_at = clock_timestamp()
           FROM pg_control_system() AS s
@@ -939,27 +925,85 @@ COMMENT ON FUNCTION outbox_internal.relay_note(integer, bigint, integer, bigint,
 -- State
 -- ------------------------------------------------------------------------------------------------
 
--- Stores figures of a relay outside the server. `figures` is an array of objects with the columns of
--- outbox.relay_status. Destinations that the relay does not serve are left out.
--- Errors: 23514 a figure is out of range; then none is stored.
+-- Refuses figures that no relay can have. Views compute with them, for all destinations together.
+-- Times have the range of outbox.event.occurred_at, and counts are exact in JSON.
+-- Errors: 22023 a figure is missing or out of range.
+CREATE FUNCTION outbox_internal.check_figures(figures jsonb)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    first   CONSTANT timestamptz := '0001-01-01 00:00:00+00';
+    last    CONSTANT timestamptz := '9999-12-31 23:59:59+00';
+    longest CONSTANT interval    := interval '10000 years';
+    most    CONSTANT bigint      := 9007199254740991;
+    wrong   record;
+BEGIN
+    SELECT f.number, v.name INTO wrong
+      FROM jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
+     CROSS JOIN LATERAL (VALUES
+               ('number', f.number IS NOT NULL),
+               ('state', coalesce(f.state IN ('starting', 'idle', 'delivering', 'throttled', 'backing off', 'paused',
+                                              'misconfigured', 'stopped'), false)),
+               ('state_since', coalesce(f.state_since BETWEEN first AND last, false)),
+               ('oldest_unsettled', f.oldest_unsettled BETWEEN first AND last),
+               ('last_error_at', f.last_error_at BETWEEN first AND last),
+               ('failing_since', f.failing_since BETWEEN first AND last),
+               ('next_attempt_at', f.next_attempt_at BETWEEN first AND last),
+               ('delivered', f.delivered BETWEEN 0 AND most),
+               ('failures', f.failures BETWEEN 0 AND most),
+               ('unsettled', f.unsettled BETWEEN 0 AND most),
+               ('held_keys', f.held_keys BETWEEN 0 AND most),
+               ('settled_position', f.settled_position >= 0),
+               ('throttled', f.throttled BETWEEN 0 AND most),
+               ('request_limit', f.request_limit BETWEEN 0 AND most),
+               ('suspects', f.suspects BETWEEN 0 AND most),
+               ('lanes_down', f.lanes_down BETWEEN 0 AND most),
+               ('client_queue', f.client_queue BETWEEN 0 AND most),
+               ('connects', f.connects BETWEEN 0 AND most),
+               ('disconnects', f.disconnects BETWEEN 0 AND most),
+               ('latency_p50', f.latency_p50 BETWEEN interval '0' AND longest),
+               ('latency_p99', f.latency_p99 BETWEEN interval '0' AND longest),
+               ('round_trip_p50', f.round_trip_p50 BETWEEN interval '0' AND longest),
+               ('round_trip_p99', f.round_trip_p99 BETWEEN interval '0' AND longest),
+               ('latency_buckets', outbox_internal.are_buckets(f.latency_buckets) AND f.latency_buckets[cardinality(f.latency_buckets)] <= most),
+               ('latency_sum', f.latency_sum BETWEEN 0 AND 1e24),
+               ('last_error', octet_length(f.last_error) <= 10000)
+           ) AS v(name, is_right)
+     WHERE NOT v.is_right
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'invalid report of a relay'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('"%s" of destination number %s is missing or out of range.', wrong.name, coalesce(wrong.number::text, '(null)')),
+                  HINT = 'Use an outbox-relay of the same version as pg_outbox.';
+    END IF;
+END $$;
+
+-- `figures` is an array of objects with the columns of outbox.relay_status. Those of destinations that the
+-- relay does not serve are left out.
+-- Errors: 22023 a figure is missing or out of range.
 CREATE FUNCTION outbox_internal.relay_report(id uuid, figures jsonb)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+    SELECT outbox_internal.check_figures(figures);
     SELECT set_config('synchronous_commit', 'off', true);
     DELETE FROM outbox.relay_status AS s
-     USING jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
-     WHERE s.number = f.number AND EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1);
+     USING jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f, outbox.cursor AS c
+     WHERE s.number = f.number AND c.number = f.number AND c.relay = $1;
     INSERT INTO outbox.relay_status
     SELECT f.number, $1, f.state, f.state_since, f.delivered, f.failures, f.unsettled, f.held_keys, f.read_to, f.oldest_unsettled,
-           f.settled_position, f.latency_p50, f.latency_p99, left(f.last_error, 10000), f.last_error_at, f.throttled, f.request_limit,
+           f.settled_position, f.latency_p50, f.latency_p99, f.last_error, f.last_error_at, f.throttled, f.request_limit,
            f.suspects, f.lanes_down, f.round_trip_p50, f.round_trip_p99, f.client_queue, f.connects, f.disconnects,
            f.failing_since, f.next_attempt_at, f.latency_buckets, f.latency_sum, clock_timestamp()
       FROM jsonb_populate_recordset(NULL::outbox.relay_status, figures) AS f
      WHERE EXISTS (SELECT FROM outbox.cursor AS c WHERE c.number = f.number AND c.relay = $1)
         ON CONFLICT DO NOTHING;
 END;
+COMMENT ON FUNCTION outbox_internal.relay_report(uuid, jsonb) IS 'stores figures of a relay outside the server';
 
 -- Does what is due for the log where no keeper does, and returns the seconds until it wants to be
 -- called again; NULL if it need not be called. Several relays may call it.

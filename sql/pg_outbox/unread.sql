@@ -30,10 +30,13 @@ SELECT d.name AS destination, w.pid, w.state, w.state_since, w.delivered, w.fail
   JOIN outbox.workers() AS w ON w.kind = 'relay' AND w.object = d.server
  WHERE NOT d.external
 UNION ALL
-SELECT d.name, NULL, s.state, s.state_since, s.delivered, s.failures, s.unsettled, s.held_keys, s.read_to,
-       s.oldest_unsettled, s.settled_position, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.throttled,
-       s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects,
-       s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
+-- outbox_internal.check_figures() lets no infinite time in, but the owner of the table may write any.
+SELECT d.name, NULL, s.state, CASE WHEN isfinite(s.state_since) THEN s.state_since END, s.delivered, s.failures, s.unsettled,
+       s.held_keys, s.read_to, CASE WHEN isfinite(s.oldest_unsettled) THEN s.oldest_unsettled END, s.settled_position, s.latency_p50,
+       s.latency_p99, s.last_error, CASE WHEN isfinite(s.last_error_at) THEN s.last_error_at END, s.throttled, s.request_limit,
+       s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99, s.client_queue, s.connects, s.disconnects,
+       CASE WHEN isfinite(s.failing_since) THEN s.failing_since END,
+       CASE WHEN isfinite(s.next_attempt_at) THEN s.next_attempt_at END, s.latency_buckets, s.latency_sum
   FROM outbox.destination AS d
   JOIN outbox.cursor AS c ON c.destination = d.name
   JOIN outbox.relay_status AS s ON s.number = c.number AND s.relay = c.relay
