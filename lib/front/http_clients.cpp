@@ -1,7 +1,5 @@
 #include "front/http_clients.hpp"
 
-#include <fcntl.h>
-#include <strings.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,45 +10,14 @@
 #include <optional>
 #include <utility>
 
+#include "front/http_head.hpp"
+
 namespace outbox {
 
 namespace {
 
-std::string refusal(std::string_view status) {
-    return "HTTP/1.1 " + std::string(status) + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-}
-
-void set_non_blocking(int socket) noexcept {
-    fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
-    fcntl(socket, F_SETFD, FD_CLOEXEC);
-}
-
 bool would_block() noexcept {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-}
-
-std::string_view trimmed(std::string_view text) {
-    const std::size_t first = text.find_first_not_of(" \t");
-    if (first == text.npos)
-        return {};
-    return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-// Calls `visit(name, value)` for each line of a head after the first.
-template <class Visit>
-void visit_fields(std::string_view head, Visit&& visit) {
-    for (std::size_t begin = head.find("\r\n"); begin != head.npos;) {
-        begin += 2;
-        const std::size_t end = head.find("\r\n", begin);
-        const std::string_view line = head.substr(begin, end == head.npos ? end : end - begin);
-        if (const std::size_t colon = line.find(':'); colon != line.npos)
-            visit(line.substr(0, colon), trimmed(line.substr(colon + 1)));
-        begin = end;
-    }
-}
-
-bool is_called(std::string_view name, std::string_view known) {
-    return name.size() == known.size() && strncasecmp(name.data(), known.data(), name.size()) == 0;
 }
 
 // What the head says of the body.
@@ -83,10 +50,11 @@ Body body_of(std::string_view head, std::size_t max_size) {
 
 }  // namespace
 
-HttpClients::HttpClients(const Limits& limits, Answer answer, IsQuick is_quick)
+HttpClients::HttpClients(int listener, const Limits& limits, Answer answer, IsQuick is_quick)
     : limits_(limits),
       answer_(std::move(answer)),
       is_quick_(std::move(is_quick)),
+      listener_(listener),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       thread_([this] { run(); }) {
     for (std::size_t i = 0; i < limits_.workers; i++)
@@ -104,23 +72,8 @@ HttpClients::~HttpClients() {
     has_jobs_.notify_all();
     for (std::thread& worker : workers_)
         worker.join();
-    for (int socket : new_)
-        close(socket);
+    close(listener_);
     close(wake_);
-}
-
-// If the thread has been busy for long, the client that has waited longest goes.
-void HttpClients::add(int socket) {
-    set_non_blocking(socket);
-    {
-        const std::lock_guard lock(mutex_);
-        if (new_.size() >= max_clients) {
-            close(new_.front());
-            new_.pop_front();
-        }
-        new_.push_back(socket);
-    }
-    eventfd_write(wake_, 1);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -150,6 +103,8 @@ void HttpClients::work() noexcept {
 }
 
 void HttpClients::take_answers() {
+    eventfd_t count = 0;
+    eventfd_read(wake_, &count);
     std::vector<Job> answers;
     {
         const std::lock_guard lock(mutex_);
@@ -183,23 +138,26 @@ void HttpClients::drop_one() {
     clients_.erase(oldest);
 }
 
-// A probe has usually sent its request by now. It is answered before others may push it out.
-void HttpClients::take_new() {
-    eventfd_t count = 0;
-    eventfd_read(wake_, &count);
-    std::deque<int> sockets;
-    {
-        const std::lock_guard lock(mutex_);
-        sockets.swap(new_);
+void HttpClients::take(int socket) {
+    if (clients_.size() >= max_clients)
+        drop_one();
+    clients_.push_back({socket, ++last_number_, clock_.now() + time_limit});
+    if (!receive(clients_.back())) {
+        close(socket);
+        clients_.pop_back();
     }
-    for (int socket : sockets) {
-        if (clients_.size() >= max_clients)
+}
+
+// Those that have come while it works on one turn are enough for the next.
+void HttpClients::accept_all() {
+    for (std::size_t i = 0; i < 2 * max_clients; i++) {
+        const int socket = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (socket >= 0)
+            take(socket);
+        else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             drop_one();
-        clients_.push_back({socket, ++last_number_, clock_.now() + time_limit});
-        if (!receive(clients_.back())) {
-            close(socket);
-            clients_.pop_back();
-        }
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return;
     }
 }
 
@@ -214,12 +172,12 @@ int HttpClients::milliseconds_left() const {
 }
 
 void HttpClients::serve_once(std::vector<pollfd>& polled) {
-    polled.assign(1, {wake_, POLLIN, 0});
+    polled.assign({{wake_, POLLIN, 0}, {listener_, POLLIN, 0}});
     for (const Client& client : clients_)
         polled.push_back({client.state == State::waits ? -1 : client.socket,
                           static_cast<short>(client.state == State::sends ? POLLOUT : POLLIN), 0});
     poll(polled.data(), polled.size(), milliseconds_left());
-    std::size_t at = 0;
+    std::size_t at = 1;
     for (auto client = clients_.begin(); client != clients_.end();) {
         const bool stays = step(*client, polled[++at].revents);
         if (!stays)
@@ -227,7 +185,7 @@ void HttpClients::serve_once(std::vector<pollfd>& polled) {
         client = stays ? std::next(client) : clients_.erase(client);
     }
     take_answers();
-    take_new();
+    accept_all();
 }
 
 void HttpClients::drop_all() noexcept {
@@ -311,10 +269,27 @@ void HttpClients::respond(Client& client, std::string response) {
     client.request.clear();
     client.response = response.empty() ? refusal("500 Internal Server Error") : std::move(response);
     client.state = State::sends;
-    client.deadline = clock_.now() + time_limit;
+    const auto size = static_cast<Micros>(client.response.size());
+    client.deadline = clock_.now() + time_limit + size * micros_per_byte;
+    keep_within_limit(client);
+}
+
+// Clients that do not read would fill the memory with their responses: the oldest of them goes.
+void HttpClients::keep_within_limit(const Client& but) {
+    std::size_t size = 0;
+    for (const Client& client : clients_)
+        size += client.response.size();
+    for (auto client = clients_.begin(); client != clients_.end() && size > max_unsent; ++client)
+        if (&*client != &but && client->state == State::sends) {
+            size -= client->response.size();
+            client->response.clear();
+            client->deadline = 0;  // its turn ends it
+        }
 }
 
 bool HttpClients::send(Client& client) {
+    if (client.deadline == 0)
+        return false;
     const ssize_t size = ::send(client.socket, client.response.data() + client.sent,
                                 client.response.size() - client.sent, MSG_NOSIGNAL);
     if (size < 0)

@@ -1,13 +1,13 @@
-// Connections of HTTP clients: reads a request, writes the response, closes.
+// Connections of HTTP clients: accepts them, reads a request, writes the response, closes.
 //
-// One thread serves all of them and never waits for one. A client has 5 seconds to send its request, and
-// 5 more to take the response. Every byte of a request counts: the line, the head, and the body, whose
+// One thread serves all of them and never waits for one. It accepts all that wait at once, and reads what
+// they have sent before others may push them out. A client has 5 seconds to send its request, and
+// as many to take the response, more if that is long. Every byte of a request counts: the line, the head, and the body, whose
 // length must be in the head. When there are too many clients, the oldest that is not being answered is
 // dropped: so clients that send nothing cannot keep out a probe, which takes milliseconds.
 //
 // Requests whose answer may take long go to workers. Who writes what:
 //   clients_   the thread only
-//   new_       add(), from any thread, and the thread; under mutex_
 //   jobs_      the thread adds, workers take; under mutex_. A job is named by the number of its client,
 //              which may be gone when the answer comes.
 //   answers_   workers add, the thread takes; under mutex_
@@ -34,10 +34,12 @@ namespace outbox {
 
 class HttpClients {
   public:
-    static constexpr std::size_t max_clients = 512;
+    static constexpr std::size_t max_clients = 128;
     static constexpr std::size_t max_head = 8 * 1024;  // of a request
     static constexpr std::size_t max_jobs = 64;        // that wait for a worker
     static constexpr Micros time_limit = seconds(5);
+    static constexpr Micros micros_per_byte = 16;  // more for a response
+    static constexpr std::size_t max_unsent = 64 * 1024 * 1024;
 
     struct Limits {
         std::size_t request_line = 1024;
@@ -49,12 +51,9 @@ class HttpClients {
     // True if the answer takes no time, so that no worker is needed.
     using IsQuick = std::function<bool(std::string_view request)>;
 
-    // The threads inherit the mask of signals.
-    HttpClients(const Limits& limits, Answer answer, IsQuick is_quick = nullptr);
+    // Takes the listening socket, which does not block. The threads inherit the mask of signals.
+    HttpClients(int listener, const Limits& limits, Answer answer, IsQuick is_quick = nullptr);
     ~HttpClients();
-
-    // From any thread. Takes the socket.
-    void add(int socket);
 
   private:
     enum class State { receives, waits, sends, ends };
@@ -77,7 +76,8 @@ class HttpClients {
     void serve_once(std::vector<pollfd>& polled);
     void drop_all() noexcept;
     void drop_one();
-    void take_new();
+    void accept_all();
+    void take(int socket);
     void take_answers();
     int milliseconds_left() const;
     // These return whether the client stays.
@@ -87,18 +87,19 @@ class HttpClients {
     void answer_if_complete(Client& client);
     void answer(Client& client);
     void respond(Client& client, std::string response);
+    void keep_within_limit(const Client& but);
 
     const Limits limits_;
     const Answer answer_;
     const IsQuick is_quick_;
     const SystemClock clock_;
+    const int listener_;
     const int wake_;  // eventfd
     std::atomic<bool> stopping_{false};
     std::uint64_t last_number_ = 0;
     std::list<Client> clients_;  // the oldest first
     std::mutex mutex_;
     std::condition_variable has_jobs_;
-    std::deque<int> new_;  // sockets
     std::deque<Job> jobs_;
     std::vector<Job> answers_;
     std::thread thread_;

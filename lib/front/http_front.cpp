@@ -1,11 +1,16 @@
 #include "front/http_front.hpp"
 
+#include <netdb.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <type_traits>
+#include <cerrno>
 #include <utility>
+
+#include "front/http_head.hpp"
 
 namespace outbox {
 
@@ -43,19 +48,6 @@ class MemoryStream final : public httplib::Stream {
     std::string response_;
 };
 
-// A connection is handed over in the thread that accepts it.
-class AtOnce final : public httplib::TaskQueue {
-  public:
-    // Nothing or bool, depending on the version.
-    using Enqueued = decltype(std::declval<httplib::TaskQueue>().enqueue({}));
-
-    Enqueued enqueue(std::function<void()> task) override {
-        task();
-        return static_cast<Enqueued>(true);
-    }
-    void shutdown() override {}
-};
-
 // Threads inherit the mask.
 class SignalsBlocked {
   public:
@@ -74,54 +66,86 @@ class SignalsBlocked {
 
 }  // namespace
 
-HttpFront::HttpFront(Shown shown, const HttpClients::Limits& limits, HttpClients::IsQuick is_quick)
-    : shown_(shown), limits_(limits), is_quick_(std::move(is_quick)) {
-    new_task_queue = [] { return new AtOnce; };
+// Returns -1 and sets errno if it cannot listen there. Without SO_REUSEPORT: two processes would share a
+// port and take each other's probes.
+static int listen_on(const addrinfo& address) {
+    const int listener = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const int yes = 1, no = 0;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (address.ai_family == AF_INET6)
+        setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    if (listener < 0 || (bind(listener, address.ai_addr, address.ai_addrlen) == 0 &&
+                         listen(listener, SOMAXCONN) == 0))
+        return listener;
+    const int error = errno;
+    close(listener);
+    errno = error;
+    return -1;
+}
+
+static int port_of(int listener) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    return ntohs(address.ss_family == AF_INET6
+                     ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                     : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+HttpFront::HttpFront(Fields shown, const HttpClients::Limits& limits, HttpClients::IsQuick is_quick)
+    : shown_(std::move(shown)), limits_(limits), is_quick_(std::move(is_quick)) {
     set_payload_max_length(limits.body);
-    // Without SO_REUSEPORT, which the library sets: two processes would share a port and take each
-    // other's probes.
-    set_socket_options([](socket_t socket) {
-        const int yes = 1;
-        setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
 }
 
 HttpFront::~HttpFront() {
-    if (thread_.joinable()) {
-        stop();
-        thread_.join();
-    }
+    if (clients_ == nullptr && listener_ >= 0)
+        close(listener_);
 }
 
 bool HttpFront::listen_at(const std::string& host, int port) {
-    if (port == 0)
-        port_ = bind_to_any_port(host);
-    else if (bind_to_port(host, port))
-        port_ = port;
-    // The library lets 5 connections wait to be accepted; further clients try again after a second.
-    return port_ > 0 && ::listen(svr_sock_, SOMAXCONN) == 0;
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE;
+    addrinfo* found = nullptr;
+    const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(),
+                                  std::to_string(port).c_str(), &hints, &found);
+    if (error != 0) {
+        errno = error == EAI_SYSTEM ? errno : EADDRNOTAVAIL;
+        return false;
+    }
+    for (const addrinfo* address = found; address != nullptr && listener_ < 0;
+         address = address->ai_next)
+        listener_ = listen_on(*address);
+    freeaddrinfo(found);
+    if (listener_ < 0)
+        return false;
+    port_ = port_of(listener_);
+    return true;
 }
 
 void HttpFront::start() {
     const SignalsBlocked blocked;
     clients_ = std::make_unique<HttpClients>(
-        limits_, [this](std::string_view request) { return answer(request); }, is_quick_);
-    thread_ = std::thread([this] {
-        listen_after_bind();
-        ended_ = true;
-    });
-    while (!is_running() && !ended_)  // stop() has no effect before
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        listener_, limits_, [this](std::string_view request) { return answer(request); },
+        is_quick_);
 }
 
-bool HttpFront::process_and_close_socket(socket_t socket) {
-    clients_->add(socket);
-    return true;
-}
-
+// A field that is there twice could mean one thing to the library and another to a proxy.
 std::string HttpFront::answer(std::string_view request) {
-    const std::string line(request.substr(0, request.find("\r\n")));
-    MemoryStream stream(shown_ == Shown::all ? std::string(request) : line + "\r\n\r\n");
+    const std::size_t end = request.find("\r\n\r\n");
+    const std::string_view head = request.substr(0, end);
+    std::string text(head.substr(0, head.find("\r\n")));
+    std::vector<int> counts(shown_.size());
+    visit_fields(head, [&](std::string_view name, std::string_view value) {
+        for (std::size_t i = 0; i < shown_.size(); i++)
+            if (is_called(name, shown_[i])) {
+                text.append("\r\n").append(shown_[i]).append(": ").append(value);
+                counts[i]++;
+            }
+    });
+    if (std::any_of(counts.begin(), counts.end(), [](int count) { return count > 1; }))
+        return refusal("400 Bad Request");
+    MemoryStream stream(std::move(text.append(request.substr(end))));
     process(*this, stream);
     return stream.take_response();
 }

@@ -31,10 +31,7 @@ class HttpServer::Server {
 };
 
 HttpServer::Server::Server(const Settings& settings, const Figures& figures, const Log& log)
-    : settings_(settings),
-      figures_(figures),
-      log_(log),
-      front_(HttpFront::Shown::request_line, {}) {
+    : settings_(settings), figures_(figures), log_(log), front_({}, {}) {
     front_.set_default_headers(
         {{"Cache-Control", "no-store"}, {"X-Content-Type-Options", "nosniff"}});
     add_pages();

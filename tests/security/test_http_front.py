@@ -13,7 +13,6 @@ import pytest
 
 from cluster import Installation
 from database import Database
-from waiting import wait_until
 
 PIECE = b"a" * 65_536
 PIECES = 800  # 50 MB
@@ -115,9 +114,10 @@ def test_a_request_without_end_costs_no_memory(served: Served, kind: str) -> Non
 
 def test_slow_clients_keep_nobody_from_being_answered(served: Served) -> None:
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(served.connect()) for _ in range(200)]
+        slow = [stack.enter_context(served.connect()) for _ in range(600)]
         for connection in slow:
-            connection.sendall(b"GET /metr")
+            with contextlib.suppress(ConnectionError):  # it is one too many
+                connection.sendall(b"GET /metr")
         assert served.is_well()
         assert b"outbox" in served.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         assert served.ask(b"GET /console HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
@@ -137,8 +137,7 @@ def test_a_flood_of_connections_does_not_keep_out_a_probe(served: Served) -> Non
     for thread in threads:
         thread.start()
     try:
-        for _ in range(50):
-            wait_until(served.is_well, what="an answer to a probe", ignoring=(OSError,))
+        assert [served.is_well() for _ in range(100)] == [True] * 100
     finally:
         stop.set()
         for thread in threads:
@@ -151,3 +150,22 @@ def test_a_whole_request_in_pieces_is_answered(served: Served) -> None:
                       b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok", b"en=x"):  # fmt: skip
             connection.sendall(piece)
         assert b"The token is wrong" in b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+def test_ranges_of_a_file_cost_no_memory(served: Served) -> None:
+    assert served.is_well()
+    before = served.peak()
+    request = b"GET /console/console.js HTTP/1.1\r\nHost: x\r\nRange: bytes=" + b",".join([b"0-"] * 2500) + b"\r\n\r\n"
+    asking = [threading.Thread(target=served.ask, args=(request,)) for _ in range(16)]
+    for one in asking:
+        one.start()
+    for one in asking:
+        one.join()
+    assert served.peak() - before < MAX_GROWTH
+    # The file is sent once, as if nothing had been asked for.
+    assert served.ask(request).startswith(b"HTTP/1.1 200")
+
+
+def test_a_field_that_decides_comes_once(served: Served) -> None:
+    twice = HEAD + b"Origin: http://x\r\nOrigin: http://evil\r\nContent-Length: 7\r\n\r\ntoken=x"
+    assert served.ask(twice).startswith(b"HTTP/1.1 400")

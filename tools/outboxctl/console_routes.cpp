@@ -4,9 +4,8 @@
 
 #include <cstdio>
 
-#include <httplib.h>
-
 #include "console_files.hpp"
+#include "front/http_front.hpp"
 
 namespace outboxctl {
 
@@ -90,7 +89,7 @@ void Console::announce(const std::string& address) const {
                      address.c_str(), new_token_.c_str());
 }
 
-void Console::add_to(httplib::Server& server) {
+void Console::add_to(outbox::HttpFront& server) {
     server.set_post_routing_handler(add_headers);
 
     const auto file = [&](const char* path, const char* text, const char* type) {

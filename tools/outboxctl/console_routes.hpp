@@ -9,10 +9,13 @@
 #include "console_session.hpp"
 
 namespace httplib {
-class Server;
 struct Request;
 struct Response;
 }  // namespace httplib
+
+namespace outbox {
+class HttpFront;
+}
 
 namespace outboxctl {
 
@@ -22,7 +25,7 @@ class Console {
     Console(const std::vector<std::string>& databases, bool all, bool writes,
             const std::string& token_file);
 
-    void add_to(httplib::Server& server);
+    void add_to(outbox::HttpFront& server);
     // Says on standard error where it is, and the token that it has made.
     void announce(const std::string& address) const;
 

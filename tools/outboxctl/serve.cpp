@@ -7,6 +7,8 @@
 // Each of them connects and disconnects: a session that stayed would be in the way of DROP DATABASE.
 #include <signal.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -43,7 +45,11 @@ class Exporter {
     Exporter(std::vector<std::string> databases, bool all)
         : databases_(std::move(databases)), all_(all) {}
 
+    // Empty if too many scrapes wait: the console needs threads, too.
     std::string metrics() {
+        const Turn turn(waiting_);
+        if (turn.others >= max_waiting)
+            return "";
         const std::lock_guard lock(mutex_);
         std::vector<std::string> pages;
         for (const std::string& database : databases_)
@@ -53,6 +59,18 @@ class Exporter {
     }
 
   private:
+    static constexpr int max_waiting = 4;
+
+    struct Turn {
+        explicit Turn(std::atomic<int>& count) : count_(count), others(count++) {}
+        ~Turn() { count_--; }
+        Turn(const Turn&) = delete;
+        Turn& operator=(const Turn&) = delete;
+
+        std::atomic<int>& count_;
+        const int others;
+    };
+
     // The databases to look at.
     std::vector<std::string> names(const std::string& database, std::vector<std::string>& pages) {
         try {
@@ -71,18 +89,24 @@ class Exporter {
             session.use(database, name);
             session.run_script(limits_of_requests);
             const Result found = session.query(
-                "SELECT bool_or(n.nspname = 'outbox'), bool_or(n.nspname = 'inbox'), "
-                "current_database() FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = "
-                "p.pronamespace WHERE p.proname = 'metrics' AND n.nspname IN ('outbox', 'inbox') "
-                "AND has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(p.oid, "
-                "'EXECUTE')");
-            const bool outbox = found.text(0, 0) == "t", inbox = found.text(0, 1) == "t";
+                "SELECT bool_or(n.nspname = 'outbox' AND r.may), bool_or(n.nspname = 'inbox' AND "
+                "r.may), current_database(), bool_and(r.may) FROM pg_proc AS p JOIN pg_namespace "
+                "AS n ON n.oid = p.pronamespace CROSS JOIN LATERAL (SELECT "
+                "has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(p.oid, "
+                "'EXECUTE')) AS r(may) WHERE p.proname = 'metrics' AND n.nspname IN ('outbox', "
+                "'inbox')");
+            const bool outbox = found.text(0, 0) == "t", inbox = found.text(0, 1) == "t",
+                       hidden = found.text(0, 3) == "f";
+            const std::string shown(found.text(0, 2));
+            if (hidden)
+                std::fprintf(stderr, "outboxctl: the role may not monitor all of database \"%s\"\n",
+                             shown.c_str());
             if (outbox)
                 pages.emplace_back(session.query("SELECT outbox.metrics()").text(0, 0));
             if (inbox)
                 pages.emplace_back(session.query("SELECT inbox.metrics()").text(0, 0));
-            if (outbox || inbox || !all_)
-                pages.push_back(up(std::string(found.text(0, 2)), outbox || inbox));
+            if (outbox || inbox || hidden || !all_)
+                pages.push_back(up(shown, (outbox || inbox) && !hidden));
         } catch (const std::exception& error) {
             report(database, name, error.what(), pages);
         }
@@ -104,6 +128,7 @@ class Exporter {
 
     const std::vector<std::string> databases_;
     const bool all_;
+    std::atomic<int> waiting_{0};
     std::mutex mutex_;
 };
 
@@ -119,9 +144,15 @@ std::pair<std::string, int> split(const std::string& listen) {
 // Browsers keep several connections open, and a request may wait for a database.
 constexpr outbox::HttpClients::Limits limits{.request_line = 8192, .body = 8192, .workers = 16};
 
-// It needs no database, and is answered however many requests wait for one.
+// These ask no database, and are answered however many requests wait for one. Any other spelling of them
+// waits with the others.
 bool is_quick(std::string_view request) {
-    return request.starts_with("GET /healthz ") || request.starts_with("HEAD /healthz ");
+    constexpr std::string_view pages[] = {"/healthz", "/console", "/console/console.css",
+                                          "/console/console.js", "/console/login"};
+    const std::string_view line = request.substr(0, request.find("\r\n"));
+    const std::size_t begin = line.find(' ') + 1;
+    const std::string_view page = line.substr(begin, line.find_first_of(" ?", begin) - begin);
+    return std::find(std::begin(pages), std::end(pages), page) != std::end(pages);
 }
 
 void serve(const std::vector<std::string>& databases, const Arguments& arguments) {
@@ -138,10 +169,13 @@ void serve(const std::vector<std::string>& databases, const Arguments& arguments
     pthread_sigmask(SIG_SETMASK, &all, nullptr);  // threads inherit it
 
     Exporter exporter(databases, arguments.all);
-    outbox::HttpFront server(outbox::HttpFront::Shown::all, limits, is_quick);
+    outbox::HttpFront server({"Host", "Cookie", "Origin", "Sec-Fetch-Site", "X-CSRF-Token",
+                              "Content-Type", "Content-Length"},
+                             limits, is_quick);
     server.Get("/metrics", [&](const httplib::Request&, httplib::Response& response) {
-        response.set_content(exporter.metrics(),
-                             "application/openmetrics-text; version=1.0.0; charset=utf-8");
+        const std::string page = exporter.metrics();
+        response.status = page.empty() ? 503 : 200;
+        response.set_content(page, "application/openmetrics-text; version=1.0.0; charset=utf-8");
     });
     server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
         response.set_content("ok\n", "text/plain");
