@@ -165,11 +165,8 @@ def test_a_postgresql_destination_is_refused_when_the_list_lacks_it(
     db = new_database({"outbox.allowed_hosts": "db.example.com, 192.0.2.0/24"})
     cluster, target = db.cluster, new_database(extension=False)
     target.execute("CREATE EXTENSION pg_inbox")
-    at = f"{cluster.port}/{target.name}"
-    db.add_destination("address", f"postgresql://127.0.0.1:{at}", consumer="address")
-    db.add_destination("spelling", f"postgresql://0x7f.1:{at}", consumer="spelling")
-    db.add_destination("name", f"postgresql://localhost:{at}", consumer="name")
-    db.add_destination("socket", f"postgresql:///{target.name}", consumer="socket")
+    for name, host in {"address": "127.0.0.1", "spelling": "0x7f.1", "name": "localhost", "socket": ""}.items():
+        db.add_destination(name, target.inbox_url(host and f"{host}:{cluster.port}"), consumer=name)
     db.enqueue(count=3)
     addresses = wait_refused(db, "address", "spelling", "name")
     assert addresses["address"] == addresses["spelling"] == "127.0.0.1"
