@@ -127,6 +127,8 @@ static void read_findings(shm_mq_handle* queue, ReturnSetInfo* result) {
 // (server oid, topic text, caller name)
 OUTBOX_FUNCTION(outbox_run_check) {
     using namespace outbox;
+    if (PG_ARGISNULL(0) || PG_ARGISNULL(2))
+        ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("argument is null")));
     const Oid server = PG_GETARG_OID(0);
     const char* topic = PG_ARGISNULL(1) ? nullptr : text_to_cstring(PG_GETARG_TEXT_PP(1));
     const Oid caller = get_role_oid(NameStr(*PG_GETARG_NAME(2)), false);

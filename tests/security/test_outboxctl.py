@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from database import Database, NewDatabase
+from database import MONITOR, Database, NewDatabase
 from served import Served
 from test_console import TOKEN, Client
 
@@ -321,10 +321,11 @@ def test_the_name_of_a_database_is_no_connection_string(
     """Otherwise a role with CREATEDB leads the program, with its password, to a server of its choice."""
     cluster = database.cluster
     with Peer(lambda session: session.stay()) as peer:
+        database.monitor()
         name = f"host=127.0.0.1 port={peer.port} sslmode=disable"
         with cluster.connect(database.name, user=new_role("CREATEDB")) as creator:
             creator.execute(f'CREATE DATABASE "{name}"')
-        for variable, value in {"PGHOST": str(cluster.directory), "PGPORT": str(cluster.port), "PGUSER": "postgres",
+        for variable, value in {"PGHOST": str(cluster.directory), "PGPORT": str(cluster.port), "PGUSER": MONITOR,
                                 "PGDATABASE": "postgres", "PGPASSWORD": "s3cret-of-the-program"}.items():  # fmt: skip
             monkeypatch.setenv(variable, value)
         try:
