@@ -103,7 +103,7 @@ def test_a_function_that_is_changed_later_gets_no_rights_of_a_new_owner(
     database.execute("ALTER SERVER d OWNER TO CURRENT_USER")
     attacker.execute(f"""
         CREATE OR REPLACE FUNCTION {me}.f(jsonb) RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$ BEGIN
-          IF current_user <> '{me}' THEN COPY (SELECT 1) TO PROGRAM 'touch {open_folder}/owned'; END IF;
+          IF current_user <> '{me}' THEN COPY (SELECT 1) TO PROGRAM 'cat >{open_folder}/owned'; END IF;
           RETURN true; END $$""")
     deliver(database)
     wait_for_state(database, "misconfigured")

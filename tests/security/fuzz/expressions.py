@@ -43,7 +43,7 @@ BODIES = [
 OBJECTS = """
     CREATE SCHEMA mallory AUTHORIZATION mallory; SET ROLE mallory; CREATE SEQUENCE mallory.s;
     CREATE FUNCTION mallory.strike() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-      IF pg_catalog.pg_has_role('postgres', 'USAGE') THEN EXECUTE 'COPY (SELECT 1) TO PROGRAM ''touch {marker}'''; END IF; RETURN true; END $$;
+      IF pg_catalog.pg_has_role('postgres', 'USAGE') THEN EXECUTE 'COPY (SELECT 1) TO PROGRAM ''cat >{marker}'''; END IF; RETURN true; END $$;
     CREATE DOMAIN mallory.d AS int CHECK (mallory.strike());
     CREATE FUNCTION mallory.f(x jsonb) RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$ BEGIN RETURN true; END $$;
     CREATE FUNCTION mallory.folds(int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$ BEGIN RETURN mallory.strike(); END $$;
