@@ -139,7 +139,7 @@ void Sandbox::close() {
         LockReleaseSession(USER_LOCKMETHOD);
 }
 
-// What a user sees of the first stage of the timeout.
+// The first stage of the timeout, for users.
 static void name_timeout(ErrorData& error) {
     if (error.sqlerrcode == ERRCODE_QUERY_CANCELED && is_over)
         error.message = timeout_message();

@@ -2,6 +2,15 @@
 
 namespace outbox {
 
+Oid find_own_table(const char* name) {
+    const Oid table = get_relname_relid(name, get_namespace_oid("outbox", false));
+    if (!OidIsValid(table))
+        ereport(ERROR,
+                (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table outbox.%s does not exist", name),
+                 errhint("If it was renamed, rename it back.")));
+    return table;
+}
+
 Relation open_own_table(Oid table, LOCKMODE mode) {
     Relation opened = try_table_open(table, mode);
     if (opened == nullptr)

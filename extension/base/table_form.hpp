@@ -14,6 +14,9 @@ namespace outbox {
 // it was asked for, and the next call asks again.
 constexpr int max_turns = 3;
 
+// Returns the table with this name in the schema outbox. Raises an error if it was renamed.
+Oid find_own_table(const char* name);
+
 // Opens a table of the extension. The extension may be dropped, or give way to the SQL edition, while
 // this waits for the lock. The error says then that the transaction can be tried again.
 Relation open_own_table(Oid table, LOCKMODE mode);

@@ -13,9 +13,6 @@ struct Capture;  // how rows of one table become events
 // result is valid until the transaction ends.
 const Capture* find_capture(Relation table);
 
-// Returns the table outbox.captured. Raises an error if it was renamed.
-Oid find_captured_table();
-
 // Raises an error if code that belongs to the table and to the capture cannot run as one role.
 void check_owners(const Capture& capture, Relation table);
 // Returns the role that this code runs as.

@@ -407,7 +407,7 @@ static bool find_row(TableScanDesc scan, Oid relation, TupleTableSlot* row) {
 
 // Reads outbox.captured as it is now, whatever the current transaction may see.
 static Capture* read_capture(Relation relation) {
-    captured_table = find_captured_table();
+    captured_table = find_own_table("captured");
     Relation table = open_own_table(captured_table, AccessShareLock);
     check_captured_table(table);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());

@@ -2,18 +2,10 @@
 // (sql/pg_outbox/capture.sql) that SQL cannot do.
 #include "extension/base/caller.hpp"
 #include "extension/base/owners_rights.hpp"
+#include "extension/base/table_form.hpp"
 #include "extension/capture/capture.hpp"
 
 namespace outbox {
-
-Oid find_captured_table() {
-    const Oid table = get_relname_relid("captured", get_namespace_oid("outbox", false));
-    if (!OidIsValid(table))
-        ereport(ERROR,
-                (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table outbox.captured does not exist"),
-                 errhint("If it was renamed, rename it back.")));
-    return table;
-}
 
 static void execute(const char* statement, Oid type, Datum argument) {
     SPI_connect();
@@ -24,7 +16,7 @@ static void execute(const char* statement, Oid type, Datum argument) {
 
 // Runs a statement as the owner of outbox.captured, as referential integrity does.
 static void run_as_owner(const char* statement, Oid type, Datum argument) {
-    const Oid owner = owner_of(find_captured_table());
+    const Oid owner = owner_of(find_own_table("captured"));
     Oid user;
     int context;
     GetUserIdAndSecContext(&user, &context);

@@ -1,6 +1,7 @@
 // Triggers of captures that Citus creates on shards and on other nodes, and their argument
 // (sql/pg_outbox/native/citus/capture.sql).
 #include "extension/base/owners_rights.hpp"
+#include "extension/base/table_form.hpp"
 #include "extension/capture/capture_config.hpp"
 #include "extension/citus/citus_table.hpp"
 
@@ -71,7 +72,8 @@ static void adopt(const CreatedTrigger& trigger) {
     Oid user;
     int context;
     GetUserIdAndSecContext(&user, &context);
-    SetUserIdAndSecContext(owner_of(find_captured_table()), context | SECURITY_LOCAL_USERID_CHANGE);
+    SetUserIdAndSecContext(owner_of(find_own_table("captured")),
+                           context | SECURITY_LOCAL_USERID_CHANGE);
     if (SPI_execute_with_args("SELECT outbox_internal.adopt_capture($1, $2, $3, $4)", 4, types,
                               values, nulls, false, 0) != SPI_OK_SELECT)
         elog(ERROR, "cannot write outbox.captured");

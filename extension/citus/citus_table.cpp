@@ -1,6 +1,7 @@
 #include "extension/citus/citus_table.hpp"
 
 #include "extension/base/owners_rights.hpp"
+#include "extension/base/table_form.hpp"
 #include "extension/capture/capture.hpp"
 
 namespace outbox {
@@ -38,7 +39,7 @@ static CitusCapture look_up(Oid table, MemoryContext caller) {
 CitusCapture find_citus_capture(Oid table) {
     if (!OidIsValid(get_extension_oid("citus", true)))
         return {CitusType::none, CitusType::none, nullptr};
-    const OwnersRights rights(owner_of(find_captured_table()));
+    const OwnersRights rights(owner_of(find_own_table("captured")));
     const CitusCapture capture = look_up(table, CurrentMemoryContext);
     rights.give_back();
     return capture;
@@ -59,7 +60,7 @@ void check_citus_type(CitusType type, const char* table) {
 void check_may_capture(Oid role) {
     Oid type = NAMEOID;
     Datum name = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
-    const OwnersRights rights(owner_of(find_captured_table()));
+    const OwnersRights rights(owner_of(find_own_table("captured")));
     SPI_connect();
     if (SPI_execute_with_args("SELECT outbox_internal.check_may_capture($1)", 1, &type, &name,
                               nullptr, false, 1) != SPI_OK_SELECT)

@@ -115,8 +115,9 @@ Node* analyze_expression(const char* text, const char* option) {
     state->p_post_columnref_hook = find_column;
     Node* node = transformExpr(state, parse_expression(expression), EXPR_KIND_OTHER);
     refuse_more_than_one_event(state, node, option);
-    node = option == filter_name ? coerce_to_boolean(state, node, psprintf("option \"%s\"", option))
-                                 : coerce_payload(state, node);
+    node = strcmp(option, filter_name) == 0
+               ? coerce_to_boolean(state, node, psprintf("option \"%s\"", option))
+               : coerce_payload(state, node);
     assign_expr_collations(state, node);
     refuse_unfit_functions(node, option);
     check_rights(node, nullptr);

@@ -1,4 +1,4 @@
-// What the options filter and payload may be: expressions over the columns of an event, that only read.
+// The options filter and payload are expressions over the columns of an event. They may only read.
 #pragma once
 
 #include "core/destination.hpp"
@@ -31,7 +31,7 @@ constexpr struct {
 constexpr AttrNumber payload_column = 10;
 static_assert(expression_columns[payload_column - 1].from == LogPayload);
 
-// Returns the name above for an option; nullptr for an option that is no expression.
+// Returns the one of the names above that the option has; nullptr if it is another option.
 const char* expression_name(const char* option);
 
 // Returns the expression of the option, one of the names above, for columns of a row with varno 1.

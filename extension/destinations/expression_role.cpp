@@ -13,42 +13,43 @@ enum ExpressionColumn {
     ExpressionColumns
 };
 
-static Oid find_expression_table() {
-    const Oid table = get_relname_relid("expression", get_namespace_oid("outbox", false));
-    if (!OidIsValid(table))
-        ereport(ERROR,
-                (errcode(ERRCODE_UNDEFINED_TABLE), errmsg("table outbox.expression does not exist"),
-                 errhint("If it was renamed, rename it back.")));
-    return table;
-}
+// The role that owned a destination when each option was set; InvalidOid if nobody knows.
+struct FormerOwners {
+    Oid filter = InvalidOid;
+    Oid payload = InvalidOid;
+};
 
-static bool is_about(TupleTableSlot* row, const char* destination, const char* option) {
+static void take_row(TupleTableSlot* row, const char* destination, FormerOwners& owners) {
     slot_getallattrs(row);
-    return !row->tts_isnull[ExpressionDestination] && !row->tts_isnull[ExpressionOption] &&
-           !row->tts_isnull[ExpressionOwner] &&
-           strcmp(NameStr(*DatumGetName(row->tts_values[ExpressionDestination])), destination) ==
-               0 &&
-           strcmp(TextDatumGetCString(row->tts_values[ExpressionOption]), option) == 0;
+    for (int column = 0; column < ExpressionColumns; column++)
+        if (row->tts_isnull[column])
+            return;
+    if (strcmp(NameStr(*DatumGetName(row->tts_values[ExpressionDestination])), destination) != 0)
+        return;
+    const char* option = TextDatumGetCString(row->tts_values[ExpressionOption]);
+    const Oid owner = DatumGetObjectId(row->tts_values[ExpressionOwner]);
+    if (strcmp(option, filter_name) == 0)
+        owners.filter = owner;
+    else if (strcmp(option, payload_name) == 0)
+        owners.payload = owner;
 }
 
-// Returns the role that owned the destination when the option was set; InvalidOid if nobody knows.
-static Oid owner_when_set(const char* destination, const char* option) {
+static FormerOwners owners_when_set(const char* destination) {
     static constexpr Oid types[] = {NAMEOID, TEXTOID, OIDOID};
     static_assert(lengthof(types) == ExpressionColumns);
-    Relation table = open_own_table(find_expression_table(), AccessShareLock);
+    Relation table = open_own_table(find_own_table("expression"), AccessShareLock);
     check_columns(table, types);
     ::Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     TableScanDesc scan = table_beginscan(table, snapshot, 0, nullptr);
     TupleTableSlot* row = table_slot_create(table, nullptr);
-    Oid owner = InvalidOid;
-    while (!OidIsValid(owner) && table_scan_getnextslot(scan, ForwardScanDirection, row))
-        if (is_about(row, destination, option))
-            owner = DatumGetObjectId(row->tts_values[ExpressionOwner]);
+    FormerOwners owners;
+    while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+        take_row(row, destination, owners);
     ExecDropSingleTupleTableSlot(row);
     table_endscan(scan);
     UnregisterSnapshot(snapshot);
     table_close(table, AccessShareLock);
-    return owner;
+    return owners;
 }
 
 static const char* why_it_waits(const char* option, Oid former, Oid owner) {
@@ -62,19 +63,19 @@ static const char* why_it_waits(const char* option, Oid former, Oid owner) {
         option, GetUserNameFromId(owner, true), option, since);
 }
 
-static const char* look(const char* destination, const char* option, Oid owner) {
-    const Oid former = owner_when_set(destination, option);
+static const char* look(const char* option, Oid former, Oid owner) {
     if (OidIsValid(former) && has_privs_of_role(former, owner))
         return nullptr;
     return why_it_waits(option, former, owner);
 }
 
 const char* find_role(const char* destination, Oid owner, const ExpressionTexts& texts, Oid& role) {
+    const FormerOwners former = owners_when_set(destination);
     const char* wait = nullptr;
     if (texts.filter != nullptr)
-        wait = look(destination, filter_name, owner);
+        wait = look(filter_name, former.filter, owner);
     if (texts.payload != nullptr && wait == nullptr)
-        wait = look(destination, payload_name, owner);
+        wait = look(payload_name, former.payload, owner);
     role = without_superuser(owner);
     return wait;
 }
@@ -144,11 +145,10 @@ static void execute(const char* statement, const char* destination, const char* 
 
 static void note_expression(const ForeignServer& server, const char* option, bool set) {
     SPI_connect();
-    execute(
-        set ? "INSERT INTO outbox.expression VALUES ($1, $2, $3) "
-              "ON CONFLICT (destination, option) DO UPDATE SET owner = excluded.owner"
-            : "DELETE FROM outbox.expression WHERE destination = $1 AND option = $2 AND $3 <> 0",
-        server.servername, option, server.owner);
+    execute(set ? "INSERT INTO outbox.expression VALUES ($1, $2, $3) "
+                  "ON CONFLICT (destination, option) DO UPDATE SET owner = excluded.owner"
+                : "DELETE FROM outbox.expression WHERE destination = $1 AND option = $2",
+            server.servername, option, server.owner);
     SPI_finish();
 }
 

@@ -32,8 +32,12 @@ static const char* in_utf8(const char* text) {
     return pg_server_to_any(pstrdup(text), static_cast<int>(strlen(text)), PG_UTF8);
 }
 
+static const char* message_of(const ErrorData& error) {
+    return Sandbox::timed_out() ? timeout_message() : error.message;
+}
+
 static const char* text_of_error(const ErrorData& error) {
-    const char* message = Sandbox::timed_out() ? timeout_message() : error.message;
+    const char* message = message_of(error);
     return in_utf8(error.detail != nullptr ? psprintf("%s (%s)", message, error.detail) : message);
 }
 
@@ -177,8 +181,7 @@ bool Expressions::select_and_change(TupleTableSlot* row, EventChange& change) {
 }
 
 void Expressions::note_fault(const ErrorData& error, EventChange& change) const {
-    const char* message = Sandbox::timed_out() ? timeout_message() : error.message;
-    char* text = psprintf("%s: %s", evaluated_, message);
+    char* text = psprintf("%s: %s", evaluated_, message_of(error));
     const int length = static_cast<int>(strlen(text));
     text[pg_mbcliplen(text, length, max_fault)] = '\0';
     change = {};

@@ -20,7 +20,7 @@ bool would_block() noexcept {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-// What the head says of the body.
+// The body of a request, by its head.
 struct Body {
     std::size_t size = 0;
     const char* refusal = nullptr;  // the status of a request that cannot be read
@@ -117,10 +117,8 @@ void HttpClients::take_answers() {
         if (client == clients_.end())
             continue;
         respond(*client, std::move(job.text));
-        if (!send(*client)) {
-            close(client->socket);
-            clients_.erase(client);
-        }
+        if (!send(*client))
+            drop(client);
     }
 }
 
@@ -128,24 +126,25 @@ void HttpClients::take_answers() {
 // The thread
 // -------------------------------------------------------------------------------------------------
 
+HttpClients::Clients::iterator HttpClients::drop(Clients::iterator client) {
+    close(client->socket);
+    return clients_.erase(client);
+}
+
 void HttpClients::drop_one() {
     const auto oldest = std::find_if(clients_.begin(), clients_.end(), [](const Client& client) {
         return client.state != State::waits;
     });
-    if (oldest == clients_.end())
-        return;
-    close(oldest->socket);
-    clients_.erase(oldest);
+    if (oldest != clients_.end())
+        drop(oldest);
 }
 
 void HttpClients::take(int socket) {
     if (clients_.size() >= max_clients)
         drop_one();
     clients_.push_back({socket, ++last_number_, clock_.now() + time_limit});
-    if (!receive(clients_.back())) {
-        close(socket);
-        clients_.pop_back();
-    }
+    if (!receive(clients_.back()))
+        drop(std::prev(clients_.end()));
 }
 
 // Those that have come while it works on one turn are enough for the next.
@@ -180,9 +179,7 @@ void HttpClients::serve_once(std::vector<pollfd>& polled) {
     std::size_t at = 1;
     for (auto client = clients_.begin(); client != clients_.end();) {
         const bool stays = step(*client, polled[++at].revents);
-        if (!stays)
-            close(client->socket);
-        client = stays ? std::next(client) : clients_.erase(client);
+        client = stays ? std::next(client) : drop(client);
     }
     take_answers();
     accept_all();
@@ -288,8 +285,6 @@ void HttpClients::keep_within_limit(const Client& but) {
 }
 
 bool HttpClients::send(Client& client) {
-    if (client.deadline == 0)
-        return false;
     const ssize_t size = ::send(client.socket, client.response.data() + client.sent,
                                 client.response.size() - client.sent, MSG_NOSIGNAL);
     if (size < 0)

@@ -71,10 +71,13 @@ class HttpClients {
         std::string text;  // the request, or its response
     };
 
+    using Clients = std::list<Client>;
+
     void run() noexcept;
     void work() noexcept;
     void serve_once(std::vector<pollfd>& polled);
     void drop_all() noexcept;
+    Clients::iterator drop(Clients::iterator client);
     void drop_one();
     void accept_all();
     void take(int socket);
@@ -97,7 +100,7 @@ class HttpClients {
     const int wake_;  // eventfd
     std::atomic<bool> stopping_{false};
     std::uint64_t last_number_ = 0;
-    std::list<Client> clients_;  // the oldest first
+    Clients clients_;  // the oldest first
     std::mutex mutex_;
     std::condition_variable has_jobs_;
     std::deque<Job> jobs_;

@@ -2,7 +2,6 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/signals.hpp"
 #include "front/http_head.hpp"
 
 namespace outbox {
@@ -46,22 +46,6 @@ class MemoryStream final : public httplib::Stream {
     std::string request_;
     std::size_t read_ = 0;
     std::string response_;
-};
-
-// Threads inherit the mask.
-class SignalsBlocked {
-  public:
-    SignalsBlocked() noexcept {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    SignalsBlocked(const SignalsBlocked&) = delete;
-    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
-  private:
-    sigset_t before_;
 };
 
 }  // namespace
@@ -124,7 +108,7 @@ bool HttpFront::listen_at(const std::string& host, int port) {
 }
 
 void HttpFront::start() {
-    const SignalsBlocked blocked;
+    const SignalsBlocked blocked;  // threads inherit the mask
     clients_ = std::make_unique<HttpClients>(
         listener_, limits_, [this](std::string_view request) { return answer(request); },
         is_quick_);

@@ -1,9 +1,8 @@
 #include "relay/configure/connection.hpp"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <string_view>
+
+#include "core/libpq_environment.hpp"
 
 namespace outbox::relay {
 
@@ -19,12 +18,7 @@ static ConnectionParameters take_connection_environment() {
     add_options(parameters, ConnectionOptions(PQconndefaults(), &PQconninfoFree));
     // The values of a service are among the others.
     std::erase_if(parameters, [](const auto& one) { return one.first.starts_with("service"); });
-    std::vector<std::string> names;
-    for (char** variable = environ; *variable != nullptr; variable++)
-        if (const std::string_view text = *variable; text.starts_with("PG"))
-            names.emplace_back(text.substr(0, text.find('=')));
-    for (const std::string& name : names)
-        unsetenv(name.c_str());
+    forget_libpq_environment();
     return parameters;
 }
 

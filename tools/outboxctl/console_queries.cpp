@@ -41,16 +41,6 @@ std::string rows(Session& session, const std::string& query,
     }
 }
 
-// A role that may not use the schema sees that it is there, and then the error of what it may not see.
-bool has(Session& session, const Side& side) {
-    return session
-               .query(
-                   "SELECT EXISTS (SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = "
-                   "c.relnamespace WHERE n.nspname = $1 AND c.relname = 'status')",
-                   {side.schema})
-               .text(0, 0) == "t";
-}
-
 // Only errors of SQL are shown. Those of connections may quote parts of a connection string, which can
 // have a password.
 std::string shown(const Refused& error) {
@@ -62,7 +52,7 @@ std::string shown(const Refused& error) {
 
 std::string overview_of(Session& session) {
     std::string json;
-    if (has(session, producer))
+    if (session.has(producer.schema))
         json +=
             ",\"outbox\":" +
             rows(
@@ -72,7 +62,7 @@ std::string overview_of(Session& session) {
                     " FROM outbox.status) AS s LEFT JOIN outbox.destinations AS d ON "
                     "d.destination = s.name ORDER BY 1 LIMIT 200") +
             ",\"outbox_health\":" + rows(session, "SELECT * FROM outbox.health() LIMIT 100");
-    if (has(session, consumer))
+    if (session.has(consumer.schema))
         json += ",\"inbox\":" +
                 rows(session, std::string("SELECT ") + figures_of_consumers +
                                   ", dead_letters FROM inbox.status ORDER BY 1 LIMIT 200") +
@@ -82,7 +72,7 @@ std::string overview_of(Session& session) {
 
 std::string journey_in(Session& session, const std::string& event_id) {
     std::string json;
-    if (has(session, producer))
+    if (session.has(producer.schema))
         json += ",\"event\":" +
                 rows(session,
                      std::string("SELECT event_id, occurred_at, topic, aggregate_type, "
@@ -92,7 +82,7 @@ std::string journey_in(Session& session, const std::string& event_id) {
                      {event_id}) +
                 ",\"destinations\":" +
                 rows(session, "SELECT * FROM outbox.event_status($1::uuid) LIMIT 200", {event_id});
-    if (has(session, consumer))
+    if (session.has(consumer.schema))
         json += ",\"consumers\":" +
                 rows(session, "SELECT * FROM inbox.event_status($1::uuid) LIMIT 200", {event_id});
     return json;
@@ -101,7 +91,7 @@ std::string journey_in(Session& session, const std::string& event_id) {
 // The log is searched backwards. outbox.find_events() has no topic, so of that the latest events are
 // looked through.
 std::string found_in(Session& session, const Search& search) {
-    if (!has(session, producer))
+    if (!session.has(producer.schema))
         return "";
     return ",\"events\":" +
            rows(session,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/late.hpp"
+#include "core/libpq_environment.hpp"
 #include "core/powerful_role.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
@@ -383,12 +384,7 @@ bool PostgresqlConnection::ready_now() const {
 
 void prepare_process_for_libpq() {
     LoginStep::prepare_process();
-    std::vector<std::string> names;
-    for (char** variable = environ; *variable != nullptr; variable++)
-        if (const std::string_view text = *variable; text.starts_with("PG"))
-            names.emplace_back(text.substr(0, text.find('=')));
-    for (const std::string& name : names)
-        unsetenv(name.c_str());
+    forget_libpq_environment();
 }
 
 std::string one_line(std::string_view message) {
