@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,54 +12,24 @@ import pytest
 
 from cluster import Installation
 from database import Database
+from http_port import HttpPort
+from served import Served
 
 PIECE = b"a" * 65_536
 PIECES = 800  # 50 MB
 MAX_GROWTH = 16 * 1024  # kB
 
 
-class Served:
-    """`outboxctl serve --console`."""
-
-    def __init__(self, database: Database, installation: Installation, folder: Path) -> None:
-        token = folder / "token"
-        token.write_text("a token that nobody guesses\n")
-        database.execute("CREATE ROLE watcher LOGIN")
-        database.execute("SELECT outbox.grant_monitor('watcher')")
-        self.process = subprocess.Popen(
-            [installation.build / "tools/outboxctl/outboxctl", "serve", "--console", "--token-file", token, "--listen", "127.0.0.1:0",
-             "-d", database.cluster.conninfo(database.name, "watcher")],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1].split("/")[0])
-
-    def peak(self) -> int:
-        """The most memory that it has had, in kB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmHWM:")[1].split()[0])
-
-    def connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port))
-        connection.settimeout(60)
-        return connection
-
-    def ask(self, request: bytes) -> bytes:
-        with self.connect() as connection:
-            connection.sendall(request)
-            return b"".join(iter(lambda: connection.recv(65_536), b""))
-
-    def is_well(self) -> bool:
-        return self.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
-
-
 @pytest.fixture
-def served(database: Database, installation: Installation, tmp_path: Path) -> Iterator[Served]:
-    served = Served(database, installation, tmp_path)
-    yield served
-    served.process.terminate()
-    assert served.process.wait(60) == 0
-    database.execute("DROP OWNED BY watcher; DROP ROLE watcher")
+def port(database: Database, installation: Installation, tmp_path: Path) -> Iterator[HttpPort]:
+    """Of `outboxctl serve --console`."""
+    token = tmp_path / "token"
+    token.write_text("a token that nobody guesses\n")
+    served = Served(
+        str(installation.build / "tools/outboxctl/outboxctl"), "--console", "--token-file", str(token), "-d", database.monitor()
+    )  # fmt: skip
+    yield HttpPort(served.process.pid, int(served.url.rsplit(":", 1)[1]))
+    served.stop()
 
 
 HEAD = b"POST /console/login HTTP/1.1\r\nHost: x\r\n"
@@ -79,9 +48,9 @@ FLOODS = {
 }  # fmt: skip
 
 
-def flood(served: Served, begin: bytes, piece: bytes) -> bytes:
+def flood(port: HttpPort, begin: bytes, piece: bytes) -> bytes:
     """Returns the beginning of the answer."""
-    with served.connect() as connection:
+    with port.connect() as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(begin)
             for _ in range(PIECES * 65_536 // len(piece)):
@@ -92,80 +61,80 @@ def flood(served: Served, begin: bytes, piece: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-def test_a_request_without_end_costs_no_memory(served: Served, kind: str) -> None:
+def test_a_request_without_end_costs_no_memory(port: HttpPort, kind: str) -> None:
     begin, piece, status = FLOODS[kind]
-    assert served.is_well()
-    before = served.peak()
+    assert port.is_well()
+    before = port.peak()
     # The answer is read before the flood, because a connection that is reset loses it.
-    with served.connect() as connection:
+    with port.connect() as connection:
         connection.sendall(begin)
         with contextlib.suppress(ConnectionError):
             connection.sendall(piece * max(1, 20_000 // len(piece)))
         assert connection.recv(64).startswith(b"HTTP/1.1 " + status)
-    floods = [threading.Thread(target=flood, args=(served, begin, piece)) for _ in range(16)]
+    floods = [threading.Thread(target=flood, args=(port, begin, piece)) for _ in range(16)]
     for one in floods:
         one.start()
-    assert served.is_well()
+    assert port.is_well()
     for one in floods:
         one.join()
-    assert served.peak() - before < MAX_GROWTH
-    assert served.is_well()
+    assert port.peak() - before < MAX_GROWTH
+    assert port.is_well()
 
 
-def test_slow_clients_keep_nobody_from_being_answered(served: Served) -> None:
+def test_slow_clients_keep_nobody_from_being_answered(port: HttpPort) -> None:
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(served.connect()) for _ in range(600)]
+        slow = [stack.enter_context(port.connect()) for _ in range(600)]
         for connection in slow:
             with contextlib.suppress(ConnectionError):  # it is one too many
                 connection.sendall(b"GET /metr")
-        assert served.is_well()
-        assert b"outbox" in served.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert served.ask(b"GET /console HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
+        assert port.is_well()
+        assert b"outbox" in port.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert port.ask(b"GET /console HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200")
         # Each has five seconds.
         assert slow[-1].recv(1) == b""
 
 
-def test_a_flood_of_connections_does_not_keep_out_a_probe(served: Served) -> None:
+def test_a_flood_of_connections_does_not_keep_out_a_probe(port: HttpPort) -> None:
     stop = threading.Event()
 
     def connect() -> None:
         while not stop.is_set():
             with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", served.port), timeout=1).close()
+                socket.create_connection(("127.0.0.1", port.port), timeout=1).close()
 
     threads = [threading.Thread(target=connect) for _ in range(4)]
     for thread in threads:
         thread.start()
     try:
-        assert [served.is_well() for _ in range(100)] == [True] * 100
+        assert [port.is_well() for _ in range(100)] == [True] * 100
     finally:
         stop.set()
         for thread in threads:
             thread.join()
 
 
-def test_a_whole_request_in_pieces_is_answered(served: Served) -> None:
-    with served.connect() as connection:
+def test_a_whole_request_in_pieces_is_answered(port: HttpPort) -> None:
+    with port.connect() as connection:
         for piece in (b"POST /console/lo", b"gin HTTP/1.1\r\nHost: x\r\nContent-Le", b"ngth: 7\r\nOrigin: http://x\r\n"
                       b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntok", b"en=x"):  # fmt: skip
             connection.sendall(piece)
         assert b"The token is wrong" in b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
-def test_ranges_of_a_file_cost_no_memory(served: Served) -> None:
-    assert served.is_well()
-    before = served.peak()
+def test_ranges_of_a_file_cost_no_memory(port: HttpPort) -> None:
+    assert port.is_well()
+    before = port.peak()
     request = b"GET /console/console.js HTTP/1.1\r\nHost: x\r\nRange: bytes=" + b",".join([b"0-"] * 2500) + b"\r\n\r\n"
-    asking = [threading.Thread(target=served.ask, args=(request,)) for _ in range(16)]
+    asking = [threading.Thread(target=port.ask, args=(request,)) for _ in range(16)]
     for one in asking:
         one.start()
     for one in asking:
         one.join()
-    assert served.peak() - before < MAX_GROWTH
+    assert port.peak() - before < MAX_GROWTH
     # The file is sent once, as if nothing had been asked for.
-    assert served.ask(request).startswith(b"HTTP/1.1 200")
+    assert port.ask(request).startswith(b"HTTP/1.1 200")
 
 
-def test_a_field_that_decides_comes_once(served: Served) -> None:
+def test_a_field_that_decides_comes_once(port: HttpPort) -> None:
     twice = HEAD + b"Origin: http://x\r\nOrigin: http://evil\r\nContent-Length: 7\r\n\r\ntoken=x"
-    assert served.ask(twice).startswith(b"HTTP/1.1 400")
+    assert port.ask(twice).startswith(b"HTTP/1.1 400")

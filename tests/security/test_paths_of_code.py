@@ -79,7 +79,8 @@ def administer(database: Database, statements: str) -> None:
 @pytest.mark.parametrize("path", paths())
 def test_an_administrator_runs_no_code_of_others(database: Database, traps: Traps, path: str) -> None:
     wait_until_looked_at(database)
-    administer(database, paths()[path].replace("{me}", traps.me))
+    filter = sql.Literal(traps.condition).as_string(database.connection)
+    administer(database, paths()[path].replace("{me}", traps.me).replace("{filter}", filter))
     database.execute("SELECT outbox.enqueue('item', 'b', 'Added', '{}')")
     wait_until_looked_at(database)
     assert not traps.sprung()

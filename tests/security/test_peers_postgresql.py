@@ -142,7 +142,7 @@ def refusal(source: Database, url: str) -> str:
 
 @pytest.mark.parametrize("trap", ["inbox", "role", "none"])
 def test_a_destination_never_works_as_a_superuser(database: Database, of_another: OfAnother, trap: str) -> None:
-    """S15: whatever is there, and whoever it belongs to"""
+    """S15: in an inbox of any kind, of any owner."""
     victim = of_another.database
     if trap == "none":
         victim.execute(f"ALTER DATABASE {victim.name} OWNER TO postgres")

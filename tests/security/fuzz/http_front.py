@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ import pytest
 from fuzz import Failure, Fuzz
 
 from cluster import Installation
+from http_port import HttpPort
 
 MAX_GROWTH = 32 * 1024  # kB
 PATHS = [
@@ -65,25 +64,8 @@ class Requests:
         return bytes(request)
 
 
-class Program:
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.process = process
-        self.port = port
-
-    def peak(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+)", status)[1])  # type: ignore[index]
-
-    def ask(self, request: bytes, timeout: float, ends: bool = False) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
-            connection.sendall(request)
-            if ends:
-                connection.shutdown(socket.SHUT_WR)
-            return b"".join(iter(lambda: connection.recv(65_536), b""))
-
-
 @contextmanager
-def serving(installation: Installation, folder: Path) -> Iterator[Program]:
+def serving(installation: Installation, folder: Path) -> Iterator[tuple[subprocess.Popen[str], HttpPort]]:
     """It has a database that cannot be reached: all of its own work is done without one."""
     (folder / "token").write_text("a token that nobody guesses\n")
     process = subprocess.Popen(
@@ -93,7 +75,7 @@ def serving(installation: Installation, folder: Path) -> Iterator[Program]:
     )  # fmt: skip
     assert process.stdout is not None
     try:
-        yield Program(process, int(process.stdout.readline().rsplit(":", 1)[1].split("/")[0]))
+        yield process, HttpPort(process.pid, int(process.stdout.readline().rsplit(":", 1)[1].split("/")[0]))
     finally:
         process.terminate()
         process.wait(60)
@@ -105,17 +87,17 @@ def test_any_request_leaves_the_port_answering(installation: Installation, tmp_p
     print(f"OUTBOX_TEST_SEED={seed}", flush=True)
     requests, sent = Requests(random.Random(seed)), 0
     ends = time.monotonic() + 60 * float(os.environ.get("OUTBOX_FUZZ_MINUTES", "0.5"))
-    with serving(installation, tmp_path) as program:
-        before = program.peak()
+    with serving(installation, tmp_path) as (process, port):
+        before = port.peak()
         while sent == 0 or time.monotonic() < ends:
             request = requests.next()
             with suppress(OSError):  # a part of a request gets no answer, and one that is refused early may be reset
-                program.ask(request, 0.3, requests.dice.random() < 0.7)
+                port.ask(request, 0.3, requests.dice.random() < 0.7)
             sent += 1
-            if program.process.poll() is not None:
-                raise Failure(f"the program ended with {program.process.returncode} after {request[:500]!r}")
-            if program.peak() - before > MAX_GROWTH:
-                raise Failure(f"{program.peak() - before} kB more after {request[:500]!r}")
-            if sent % 100 == 0 and b" 200 " not in program.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 60):
+            if process.poll() is not None:
+                raise Failure(f"the program ended with {process.returncode} after {request[:500]!r}")
+            if port.peak() - before > MAX_GROWTH:
+                raise Failure(f"{port.peak() - before} kB more after {request[:500]!r}")
+            if sent % 100 == 0 and not port.is_well():
                 raise Failure("a probe was not answered")
-        Fuzz.reports.append(f"HTTP front [seed {seed}]: {sent} requests, {program.peak() - before} kB more at most")
+        Fuzz.reports.append(f"HTTP front [seed {seed}]: {sent} requests, {port.peak() - before} kB more at most")
