@@ -485,6 +485,8 @@ static void log_condition(Condition::Kind kind) {
     const NameForLog cleaned(my_name());
     const char* const name = cleaned.text;
     char* why = line_from_outside(home->relay.reason());
+    if (kind == Condition::Kind::partly)  // perhaps without a failed attempt
+        set_my_error(why);
     ereport(LOG, (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
                   : kind == Condition::Kind::throttled
                       ? errmsg("destination \"%s\" asks for fewer requests: %s", name, why)

@@ -68,7 +68,8 @@ struct EndpointFetched {
 struct EndpointAnswer {
     std::string known;      // to be part of the next question
     std::size_t count = 0;  // endpoints of the destination
-    // Those that have changed since the `known` of the question; all of them if it had none.
+    // Those that have changed since the `known` of the question; all of them if it had none. No more than
+    // the first one for which no relay has room.
     std::vector<EndpointRow> changed;
     std::vector<EndpointFetched> fetched;
     std::vector<std::unique_ptr<EventBlock>> blocks;
@@ -106,6 +107,9 @@ class Endpoints {
     virtual void answered(EndpointAnswer&& answer) = 0;
     // The question had no effect, as far as is known. It is asked again.
     virtual void failed() noexcept = 0;
+
+    // Says which endpoints get nothing, because there are too many; empty if there are not.
+    virtual const std::string& left_out() const noexcept = 0;
 };
 
 }  // namespace outbox

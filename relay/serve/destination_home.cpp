@@ -819,6 +819,10 @@ void DestinationHome::log_condition() {
     if (!relay_.line_is_due())
         return;
     const Condition::Kind kind = relay_.condition();
+    if (kind == Condition::Kind::partly) {  // perhaps without a failed attempt
+        last_error_ = relay_.reason();
+        last_error_at_ = process_.clock.unix_now();
+    }
     const std::uint64_t attempts =
         stats_.failures - std::exchange(failures_logged_, stats_.failures);
     const std::string detail =

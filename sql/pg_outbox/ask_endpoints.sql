@@ -19,7 +19,8 @@
 -- Rows of the answer, in this order:
 --
 --   known     snapshot: to be `known` of the next question; count: number of endpoints
---   endpoint  one that has changed since `known`, or any one without `known`. snapshot: what it has while
+--   endpoint  one that has changed since `known`, or any one without `known`, but no more than a relay has room
+--             for, and one. snapshot: what it has while
 --             it is live. due_in: if it has events in outbox.delivery that will be sent again. A live one
 --             has such after outbox.redrive() or outbox.replay(), and has to fall back.
 --   event     one for each event that was fetched, in the order in which they are sent
@@ -535,7 +536,9 @@ BEGIN
      CROSS JOIN LATERAL (SELECT (e.server || '/' || e.name)::name) AS n(endpoint)
       LEFT JOIN outbox.endpoint_state AS s ON s.destination = n.endpoint
      WHERE e.server = $1
-       AND e.changed_by >= coalesce(pg_snapshot_xmin(told), '0') AND (told IS NULL OR NOT pg_visible_in_snapshot(e.changed_by, told));
+       AND e.changed_by >= coalesce(pg_snapshot_xmin(told), '0') AND (told IS NULL OR NOT pg_visible_in_snapshot(e.changed_by, told))
+     ORDER BY CASE WHEN told IS NULL THEN e.name END -- so that a relay without room for all keeps the same ones
+     LIMIT 50001; -- one more than EndpointDirectory has room for, and than outbox_internal.add_to_total() allows
 
     IF EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination > low AND b.destination < high AND b.xids IS NULL) THEN
         PERFORM outbox_internal.find_restored_batches(destination);

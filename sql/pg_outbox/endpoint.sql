@@ -243,59 +243,6 @@ CREATE TRIGGER add_endpoints AFTER INSERT ON outbox.endpoint
 ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER add_endpoints;
 COMMENT ON TRIGGER add_endpoints ON outbox.endpoint IS 'notes which events new endpoints do not get';
 
--- Refuses more endpoints than a relay should keep in memory: 50,000 of a server, with 64 MiB of text.
--- Few endpoints cannot have so much text, and are only counted. Near a limit the sessions that write
--- take turns until they commit, so that they do not pass it together.
--- Errors: 54000 a limit is exceeded.
-CREATE FUNCTION outbox_internal.limit_endpoints()
-RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    max_endpoints CONSTANT bigint := 50000;
-    max_bytes     CONSTANT bigint := 64 * 1024 * 1024;
-    max_row       CONSTANT bigint := 2 * 64 + 4096 + 4096 + 1024 + 1024;
-    target        name;
-    endpoints     bigint;
-    bytes         bigint;
-BEGIN
-    FOR target IN SELECT DISTINCT w.server FROM written AS w LOOP
-        FOR turn IN 1..2 LOOP
-            SELECT count(*) INTO endpoints
-              FROM (SELECT FROM outbox.endpoint AS e WHERE e.server = target LIMIT max_endpoints + 1) AS e;
-            bytes := endpoints * max_row;
-            IF bytes > max_bytes THEN
-                SELECT sum(octet_length(e.url) + octet_length(e.topics) + coalesce(octet_length(e.secret_name), 0)
-                           + coalesce(octet_length(e.tenant), 0)) INTO bytes
-                  FROM outbox.endpoint AS e WHERE e.server = target;
-            END IF;
-            EXIT WHEN turn = 2 OR endpoints < max_endpoints * 0.9 AND bytes < max_bytes * 0.9;
-            PERFORM pg_advisory_xact_lock(hashtextextended('outbox.endpoint ' || target, 0));
-        END LOOP;
-        IF endpoints > max_endpoints THEN
-            RAISE EXCEPTION 'destination "%" cannot have more than % endpoints', target, max_endpoints
-                USING ERRCODE = 'program_limit_exceeded', HINT = 'Create another destination for the others.';
-        ELSIF bytes > max_bytes THEN
-            RAISE EXCEPTION 'the endpoints of destination "%" have more than % bytes of text', target, max_bytes
-                USING ERRCODE = 'program_limit_exceeded', DETAIL = 'These are url, topics, secret_name and tenant.',
-                      HINT = 'Shorten them, or create another destination for the others.';
-        END IF;
-    END LOOP;
-    RETURN NULL;
-END $$;
-COMMENT ON FUNCTION outbox_internal.limit_endpoints() IS 'refuses more endpoints of a destination than a relay should keep in memory';
-
-CREATE TRIGGER limit_added AFTER INSERT ON outbox.endpoint
-    REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.limit_endpoints();
-ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER limit_added;
-COMMENT ON TRIGGER limit_added ON outbox.endpoint IS 'refuses too many endpoints';
-
-CREATE TRIGGER limit_changed AFTER UPDATE ON outbox.endpoint
-    REFERENCING NEW TABLE AS written FOR EACH STATEMENT EXECUTE FUNCTION outbox_internal.limit_endpoints();
-ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER limit_changed;
-COMMENT ON TRIGGER limit_changed ON outbox.endpoint IS 'refuses endpoints that grow too large';
-
 -- Removes what belongs to endpoints that are gone.
 CREATE FUNCTION outbox_internal.remove_endpoints()
 RETURNS trigger

@@ -90,8 +90,9 @@ BEGIN ATOMIC
           FROM absent AS a
          WHERE a.state = 'waiting' AND a.no_room AND a.kind <> 'relay'
         UNION ALL
-        -- One row for all workers of a role or database that has as many as it may have.
-        SELECT 'degraded', 'server', 'no room for workers', min(a.since),
+        -- One row for all workers of a role or database that has as many as it may have. Without its keeper
+        -- nothing is served.
+        SELECT CASE a.kind WHEN 'keeper' THEN 'failing' ELSE 'degraded' END, 'server', 'no room for workers', min(a.since),
                format('%s workers wait for room: %s, the first for %s', a.kind, count(*),
                       (array_agg(a.object ORDER BY a.since, a.object))[1]),
                CASE a.waits_for
@@ -122,6 +123,12 @@ BEGIN ATOMIC
                'Check that topic or queue. Its events wait, and are tried again by themselves.'
           FROM status AS s
          WHERE s.state <> 'backing off' AND s.lanes_down > 0
+        UNION ALL
+        SELECT 'degraded', s.object, 'endpoints left out', s.failing_since, s.last_error,
+               'Delete endpoints, or move some to another destination. Those that are left out miss events.'
+          FROM status AS s
+         WHERE s.state <> 'backing off' AND s.lanes_down = 0 AND s.failing_since IS NOT NULL
+           AND outbox_internal.has_endpoints(s.destination)
         UNION ALL
         SELECT 'failing', s.object, 'stalled', s.pending_since,
                format('its relay sleeps although events wait, the oldest for %s', s.waited),

@@ -52,6 +52,7 @@ USERS = {
     "table outbox.delivery": NOBODY,
     "table outbox.endpoint": "operator",
     "table outbox.endpoint_state": NOBODY,
+    "table outbox.endpoint_total": NOBODY,
     "table outbox.event": NOBODY,
     "table outbox.event_0": NOBODY,
     "table outbox.event_1": NOBODY,

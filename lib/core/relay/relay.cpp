@@ -432,23 +432,33 @@ void Relay::retries_taken(std::size_t count, Micros next_retry) noexcept {
 // Condition
 // ---------------------------------------------------------------------------------------------
 
+bool Relay::leaves_endpoints_out() const noexcept {
+    return endpoints_ != nullptr && !endpoints_->left_out().empty();
+}
+
+bool Relay::fails_partly() const noexcept {
+    return pipeline_->lanes_down() > 0 || leaves_endpoints_out();
+}
+
 Condition::Kind Relay::condition() const noexcept {
     const bool stuck = (pipeline_->only_suspects_left() && !pipeline_->is_throttled()) ||
                        (!recovered_ && !recovery_trouble_.empty());
     return pipeline_->failures() > 0 || stuck ? Condition::Kind::failing
-           : pipeline_->lanes_down() > 0      ? Condition::Kind::partly
+           : fails_partly()                   ? Condition::Kind::partly
            : pipeline_->is_throttled()        ? Condition::Kind::throttled
                                               : Condition::Kind::works;
 }
 
 const std::string& Relay::reason() const noexcept {
-    return !recovered_                              ? recovery_trouble_
-           : condition() == Condition::Kind::partly ? pipeline_->lane_error()
-                                                    : pipeline_->last_error();
+    if (!recovered_)
+        return recovery_trouble_;
+    if (condition() != Condition::Kind::partly)
+        return pipeline_->last_error();
+    return pipeline_->lanes_down() > 0 ? pipeline_->lane_error() : endpoints_->left_out();
 }
 
 Micros Relay::next_attempt() const noexcept {
-    if (failing_since_ == 0)
+    if (failing_since_ == 0 || (leaves_endpoints_out() && condition() == Condition::Kind::partly))
         return 0;
     const Micros next = pipeline_->next_attempt();
     return next == never ? 0 : clock_.unix_now() + std::max<Micros>(next - clock_.now(), 0);

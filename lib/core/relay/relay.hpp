@@ -211,6 +211,8 @@ class Relay {
     Micros note_due() const noexcept;
     Micros consult_due() const noexcept;
     void look_at_endpoints() noexcept;
+    bool leaves_endpoints_out() const noexcept;
+    bool fails_partly() const noexcept;
     Micros look_due(bool committed) const noexcept;
     Micros retry_due() const noexcept;
     Micros record_due() const noexcept;

@@ -11,6 +11,15 @@ namespace outbox {
 static constexpr std::size_t max_cached_topics = 10'000;
 static constexpr std::size_t max_cached = 1'000'000;
 
+// A topic has a place in the index, which is larger than a short text.
+static constexpr std::size_t bytes_of_topic = 64;
+
+static std::size_t bytes_of(const EndpointRow& row) noexcept {
+    const auto commas = std::count(row.topics.begin(), row.topics.end(), ',');
+    return row.name.size() + row.url.size() + row.topics.size() + row.secret_name.size() +
+           bytes_of_topic * (1 + static_cast<std::size_t>(commas));
+}
+
 EndpointLane* EndpointDirectory::find(std::string_view name) noexcept {
     const auto found = lanes_.find(name);
     return found == lanes_.end() ? nullptr : found->second.get();
@@ -19,6 +28,7 @@ EndpointLane* EndpointDirectory::find(std::string_view name) noexcept {
 EndpointLane& EndpointDirectory::add(std::unique_ptr<EndpointLane> lane) {
     indexed_ = false;
     EndpointLane& added = *lane;
+    bytes_ += bytes_of(added.row);
     lanes_.emplace(added.row.name, std::move(lane));
     return added;
 }
@@ -28,7 +38,23 @@ std::unique_ptr<EndpointLane> EndpointDirectory::remove(std::string_view name) {
     const auto found = lanes_.find(name);
     std::unique_ptr<EndpointLane> lane = std::move(found->second);
     lanes_.erase(found);
+    bytes_ -= bytes_of(lane->row);
     return lane;
+}
+
+bool EndpointDirectory::has_room_for(const EndpointRow& row) const noexcept {
+    const auto known = lanes_.find(row.name);
+    if (known == lanes_.end())
+        return lanes_.size() < max_endpoints && bytes_ + bytes_of(row) <= max_bytes;
+    return bytes_ - bytes_of(known->second->row) + bytes_of(row) <= max_bytes;
+}
+
+void EndpointDirectory::update(EndpointLane& lane, EndpointRow&& row) {
+    if (row.topics != lane.row.topics)
+        indexed_ = false;
+    bytes_ -= bytes_of(lane.row);
+    lane.row = std::move(row);
+    bytes_ += bytes_of(lane.row);
 }
 
 const EndpointDirectory::Lanes& EndpointDirectory::of_topic(std::string_view topic) {

@@ -17,13 +17,20 @@ class EndpointDirectory {
   public:
     using Lanes = std::vector<EndpointLane*>;
 
+    // What a relay keeps in memory. outbox_internal.add_to_total() refuses more; rows that have come in
+    // otherwise have no room. The bytes are three times those of the table, where a character may be
+    // shorter than in UTF-8.
+    static constexpr std::size_t max_endpoints = 50'000;
+    static constexpr std::size_t max_bytes = std::size_t{3} * 64 * 1024 * 1024;
+
     std::size_t size() const noexcept { return lanes_.size(); }
     EndpointLane* find(std::string_view name) noexcept;
     EndpointLane& add(std::unique_ptr<EndpointLane> lane);
     // Takes the lane out, and hands it over.
     std::unique_ptr<EndpointLane> remove(std::string_view name);
-    // The option `topics` of an endpoint has changed.
-    void topics_changed() noexcept { indexed_ = false; }
+    // Returns whether there is room for the row, in place of the one that has its name.
+    bool has_room_for(const EndpointRow& row) const noexcept;
+    void update(EndpointLane& lane, EndpointRow&& row);
 
     // Returns the endpoints that take the topic. Valid until the next call.
     const Lanes& of_topic(std::string_view topic);
@@ -49,6 +56,7 @@ class EndpointDirectory {
     Lanes found(std::string_view topic) const;
 
     ByText<std::unique_ptr<EndpointLane>> lanes_;
+    std::size_t bytes_ = 0;  // of all their rows
 
     bool indexed_ = false;
     ByText<Lanes> by_topic_;                                       // patterns without `*`

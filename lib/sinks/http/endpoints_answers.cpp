@@ -33,8 +33,12 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
         was_told(*lane, rows);
     if (listed_)
         remove_missing(rows);
+    std::string first_left_out;
     for (EndpointRow& row : answer.changed)
-        take_row(std::move(row), now);
+        if (!take_row(row, now) && first_left_out.empty())
+            first_left_out = row.name;
+    if (listed_ || !first_left_out.empty())
+        count_left_out(answer.count, first_left_out);
     take_fetched(answer, now);
     end_indecision(now);
     for (EndpointLane* lane : told_)
@@ -42,7 +46,8 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
     told_.clear();
     sweep();
     known_ = std::move(answer.known);
-    if (answer.count == directory_.size())
+    const bool is_whole = listed_ || answer.changed.size() <= EndpointDirectory::max_endpoints;
+    if (is_whole && answer.count == directory_.size() + left_out_)
         return;
     known_.clear();
     looks_ = true;
@@ -103,11 +108,29 @@ void EndpointsSink::is_live(EndpointLane& lane) {
 // Rows of endpoints
 // -------------------------------------------------------------------------------------------------
 
-void EndpointsSink::take_row(EndpointRow&& row, Micros now) {
-    if (EndpointLane* lane = directory_.find(row.name))
+// Returns false if there is no room for the endpoint. What commits before there is room is not kept for
+// it.
+bool EndpointsSink::take_row(EndpointRow& row, Micros now) {
+    EndpointLane* lane = directory_.find(row.name);
+    const bool fits = directory_.has_room_for(row);
+    if (fits && lane != nullptr)
         take_row(*lane, std::move(row), now);
-    else
+    else if (fits)
         add_lane(std::move(row));
+    else if (lane != nullptr)
+        remove_lane(*lane);
+    return fits;
+}
+
+// The database lists one endpoint more than there can be room for, and counts the others.
+void EndpointsSink::count_left_out(std::size_t all, const std::string& first) {
+    left_out_ = first.empty() ? 0 : all - std::min(all, directory_.size());
+    left_out_error_.clear();
+    if (left_out_ > 0)
+        left_out_error_ = std::to_string(left_out_) + " endpoints get nothing, such as \"" + first +
+                          "\": a relay keeps at most " +
+                          std::to_string(EndpointDirectory::max_endpoints) + " endpoints of " +
+                          std::to_string(EndpointDirectory::max_bytes) + " bytes";
 }
 
 void EndpointsSink::add_lane(EndpointRow&& row) {
@@ -124,13 +147,11 @@ void EndpointsSink::add_lane(EndpointRow&& row) {
 
 void EndpointsSink::take_row(EndpointLane& lane, EndpointRow&& row, Micros now) {
     const bool was_paused = lane.is_paused();
-    if (row.topics != lane.row.topics)
-        directory_.topics_changed();
     if (row.secret_name != lane.row.secret_name)
         lane.signer.reset();
     const bool moved = row.url != lane.row.url;
     const bool has_more = row.since != lane.row.since;
-    lane.row = std::move(row);
+    directory_.update(lane, std::move(row));
     if (has_more)
         drop_what_it_has(lane);
     lane.unusable = wrong_endpoint_url(lane.row.url);

@@ -91,6 +91,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     std::string ask(const EndpointPlace& place) override;
     void answered(EndpointAnswer&& answer) override;
     void failed() noexcept override;
+    const std::string& left_out() const noexcept override { return left_out_error_; }
 
   private:
     // A batch that was handed over, and how many of its events have been copied.
@@ -152,7 +153,8 @@ class EndpointsSink final : public Sink, public Endpoints {
     // Answers: endpoints_answers.cpp
     using Rows = std::unordered_map<std::string_view, const EndpointRow*>;
     void was_told(EndpointLane& lane, const Rows& rows);
-    void take_row(EndpointRow&& row, Micros now);
+    bool take_row(EndpointRow& row, Micros now);
+    void count_left_out(std::size_t all, const std::string& first);
     void take_row(EndpointLane& lane, EndpointRow&& row, Micros now);
     void drop_what_it_has(EndpointLane& lane);
     void has_changed(EndpointLane& lane, bool starts_anew, Micros now);
@@ -173,6 +175,8 @@ class EndpointsSink final : public Sink, public Endpoints {
     const EndpointOptions options_;
     EndpointCopies copies_;
     EndpointDirectory directory_;
+    std::size_t left_out_ = 0;  // endpoints for which there is no room
+    std::string left_out_error_;
     std::vector<std::unique_ptr<EndpointLane>> removed_;  // requests or lists refer to them
     EndpointTurns turns_;
     std::deque<Handed> handed_;  // not all of their events have been copied

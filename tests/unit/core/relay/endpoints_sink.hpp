@@ -58,6 +58,7 @@ class EndpointsSink final : public Sink, public Endpoints {
         known = answer.known;
     }
     void failed() noexcept override { under_way = false; }
+    const std::string& left_out() const noexcept override { return leaves_out; }
 
     // The side of the test.
     bool covers(std::uint64_t xid, std::int64_t position) const {
@@ -76,6 +77,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     int looks = 0;
     bool is_paused = false;
     std::size_t requests = 0;
+    std::string leaves_out;
 };
 
 }  // namespace outbox

@@ -130,6 +130,18 @@ TEST_F(RelayEndpoints, TheSinkHearsOfOperatorsAndOfPauses) {
     EXPECT_FALSE(sink().is_paused);
 }
 
+TEST_F(RelayEndpoints, ADestinationThatLeavesEndpointsOutFailsInPart) {
+    EXPECT_EQ(home.relay->condition(), Condition::Kind::works);
+    sink().leaves_out = "7 endpoints get nothing";
+    EXPECT_EQ(home.relay->condition(), Condition::Kind::partly);
+    EXPECT_EQ(home.relay->reason(), "7 endpoints get nothing");
+    home.relay->line_is_due();
+    EXPECT_NE(home.relay->failing_since(), 0);
+    EXPECT_EQ(home.relay->next_attempt(), 0);
+    sink().leaves_out.clear();
+    EXPECT_EQ(home.relay->condition(), Condition::Kind::works);
+}
+
 TEST_F(RelayEndpoints, PollsLookAtTheEndpointsToo) {
     home.poll = seconds(10);
     home.start();

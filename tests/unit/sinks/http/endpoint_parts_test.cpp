@@ -67,8 +67,7 @@ TEST(EndpointDirectory, FindsTheEndpointsOfATopic) {
     EXPECT_EQ(of("a"), (std::set{&all, &exact, &pattern}));
     EXPECT_EQ(directory.of_topic("a").size(), 3u) << "each once";
     EXPECT_EQ(of("b"), (std::set{&all, &exact, &pattern}));
-    pattern.row.topics = "ab*";
-    directory.topics_changed();
+    directory.update(pattern, std::move(lane("pattern", "ab*")->row));
     EXPECT_EQ(of("b"), (std::set{&all, &exact}));
     EXPECT_EQ(of("abc"), (std::set{&all, &pattern}));
     const std::unique_ptr<EndpointLane> removed = directory.remove("all");
@@ -76,6 +75,30 @@ TEST(EndpointDirectory, FindsTheEndpointsOfATopic) {
     EXPECT_EQ(directory.size(), 2u);
     EXPECT_EQ(directory.find("all"), nullptr);
     EXPECT_EQ(directory.find("exact"), &exact);
+}
+
+TEST(EndpointDirectory, HasRoomForALimitedNumber) {
+    EndpointDirectory directory;
+    while (directory.size() < EndpointDirectory::max_endpoints)
+        directory.add(lane(std::to_string(directory.size())));
+    EXPECT_FALSE(directory.has_room_for(lane("another")->row));
+    EXPECT_TRUE(directory.has_room_for(lane("7")->row)) << "in its own place";
+    const std::unique_ptr<EndpointLane> removed = directory.remove("8");
+    EXPECT_TRUE(directory.has_room_for(lane("another")->row));
+}
+
+TEST(EndpointDirectory, HasRoomForALimitedSize) {
+    EndpointDirectory directory;
+    const std::string large(1'000'000, 't');
+    while (directory.has_room_for(lane(std::to_string(directory.size()), large)->row))
+        directory.add(lane(std::to_string(directory.size()), large));
+    EXPECT_EQ(directory.size(), EndpointDirectory::max_bytes / 1'000'100);
+    EXPECT_TRUE(directory.has_room_for(lane("0", large)->row)) << "in its own place";
+    EXPECT_FALSE(directory.has_room_for(lane("0", large + large)->row));
+    EXPECT_FALSE(directory.has_room_for(lane("0", std::string(100'000, ','))->row))
+        << "a topic costs more than its text";
+    directory.update(*directory.find("1"), std::move(lane("1")->row));
+    EXPECT_TRUE(directory.has_room_for(lane("another", large)->row));
 }
 
 TEST(EndpointDirectory, ForgetsTopicsWhenThereAreTooMany) {

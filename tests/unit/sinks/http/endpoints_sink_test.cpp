@@ -611,6 +611,21 @@ TEST_F(EndpointsSinkTest, ADeletedEndpointIsForgotten) {
     EXPECT_EQ(tries("acme"), 1u);
 }
 
+TEST_F(EndpointsSinkTest, LeavesOutEndpointsForWhichThereIsNoRoom) {
+    for (std::size_t i = 0; i < EndpointDirectory::max_endpoints + 2; i++)
+        endpoint("e" + std::to_string(i), "none");
+    start();
+    log("t");
+    read();
+    ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
+    EXPECT_THAT(endpoints().left_out(), testing::StartsWith("2 endpoints get nothing, such as "));
+    EXPECT_EQ(questions_.size(), 1u) << "it does not list them again and again";
+    tables_.remove("e1");
+    tables_.remove("e2");
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return endpoints().left_out().empty(); }));
+}
+
 TEST_F(EndpointsSinkTest, AnEndpointThatIsInsertedAgainIsAnotherOne) {
     endpoint("acme");
     start();
