@@ -12,6 +12,8 @@
 //                                     starts a keeper
 //   CREATE EXTENSION rolls back       nothing was marked
 //   DROP EXTENSION commits            the hook wakes the keeper, which leaves
+//   pg_inbox without consumers        the keeper leaves and says when to ask again; a new consumer marks
+//                                     the database, as CREATE EXTENSION does
 //   DROP / RENAME / copy of database  the hook holds the database: keepers leave, none starts; when
 //                                     the statement ends, in whatever way, the database is marked
 //   keeper is terminated or fails     its launcher sees it, or the keeper marks the database;
@@ -37,6 +39,8 @@ struct DatabaseEntry {
     Oid account;  // the role that its keeper counts for: its owner, unless that is a superuser
     bool exists;  // as of the last scan
     bool check;   // a keeper should look at it
+    TimestampTz
+        ask_at;  // when one should look at the latest; DT_NOEND if a change has to come first
     Child keeper;
 };
 
@@ -60,6 +64,7 @@ static void note_database(const FormData_pg_database* row) {
         static_cast<DatabaseEntry*>(hash_search(databases, &row->oid, HASH_ENTER, &found));
     if (!found) {
         entry->check = true;
+        entry->ask_at = DT_NOEND;
         init_child(&entry->keeper);
     }
     entry->name = row->datname;
@@ -102,9 +107,14 @@ static void check_database(Oid database) {
     entry->keeper.not_before = 0;
 }
 
-// Notices the end of a keeper. One that ended with an error is started again.
+// Notices the end of a keeper. One that ended with an error is started again, one that had nothing to do
+// when it said.
 static bool keeper_lives(DatabaseEntry* entry) {
+    const int slot = entry->keeper.slot;
     const bool lives = child_lives(&entry->keeper);
+    if (slot >= 0 && !lives)
+        if (const long pause = ask_again_in(slot, entry->keeper.ticket); pause >= 0)
+            entry->ask_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause);
     entry->check |= entry->keeper.failed;
     entry->keeper.failed = false;
     return lives;
@@ -143,6 +153,11 @@ static long tend_keepers() {
     });
 
     for_each_database([&](DatabaseEntry* entry) {
+        if (entry->ask_at <= now)
+            entry->check = true;
+        else if (entry->ask_at != DT_NOEND)
+            timeout =
+                shorter_timeout(timeout, TimestampDifferenceMilliseconds(now, entry->ask_at) + 1);
         if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
             return;
         const std::uint32_t before = entry->keeper.ticket;
@@ -151,6 +166,7 @@ static long tend_keepers() {
         // Only a keeper started now sees the change: one that lives may be about to leave.
         if (entry->keeper.ticket != before) {
             entry->check = false;
+            entry->ask_at = DT_NOEND;
             looking++;
         }
     });

@@ -91,7 +91,20 @@ static bool may_complain() {
     return count++ < most;
 }
 
+// Without a keeper nothing in the database is served, and outbox.health() may not be there.
+static void complain_of_role(const char* type, const char* name) {
+    ereport(WARNING,
+            (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+             errmsg("could not start %s %s: its role has too many workers", type,
+                    NameForLog(name).text),
+             errdetail("The owner of a database can have as many keepers as half of "
+                       "outbox.max_workers_per_role, and of half of max_worker_processes."),
+             errhint("Increase these settings, or end other workers of the role.")));
+}
+
 static void complain_of_no_room(const char* type, const char* name, Refusal refusal) {
+    if (refusal == Refusal::role_has_most)
+        return complain_of_role(type, name);
     const bool slots = refusal == Refusal::no_slot;
     ereport(WARNING,
             (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
@@ -237,6 +250,9 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
             complain(child, identity, name, Complaint::no_room, refusal);
             break;
         case Refusal::role_has_most:
+            if (identity.kind == WorkerKind::keeper)
+                complain(child, identity, name, Complaint::no_room, refusal);
+            break;
         case Refusal::database_has_most:
             break;
     }

@@ -26,15 +26,21 @@ static constexpr int milliseconds_of_quota = 600'000;
 static LoggedRefusal refusals[max_refusals];
 static int refusal_count = 0;
 
+static TimestampTz quota_since = 0;
+
 static bool may_log_another() {
-    static TimestampTz since = 0;
     static int logged = 0;
     const TimestampTz now = GetCurrentTimestamp();
-    if (TimestampDifferenceExceeds(since, now, milliseconds_of_quota)) {
-        since = now;
+    if (TimestampDifferenceExceeds(quota_since, now, milliseconds_of_quota)) {
+        quota_since = now;
         logged = 0;
     }
     return logged++ < max_refusals;
+}
+
+bool remembers_refusals() {
+    return refusal_count > 0 ||
+           !TimestampDifferenceExceeds(quota_since, GetCurrentTimestamp(), milliseconds_of_quota);
 }
 
 static bool is_new(uint32 hash) {

@@ -16,4 +16,8 @@ struct RunnableConsumer {
 // and nothing in the tables may end the process. Each refused consumer is logged once.
 void visit_runnable_consumers(void (*visit)(const RunnableConsumer& consumer));
 
+// Returns whether the last call refused any, or one has in the last minutes. Another keeper would log
+// that once more, so this one must not leave.
+bool remembers_refusals();
+
 }  // namespace outbox

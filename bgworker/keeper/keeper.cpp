@@ -202,8 +202,19 @@ static bool look_for_consumers() {
 // True after consumers could not be read: the cause may pass.
 static bool look_again = false;
 
-// Returns false when nothing is installed that needs a keeper.
-static bool look_around() {
+static bool any_processor_is_wanted() {
+    bool any = false;
+    for_each_ward([&](const Ward* ward) {
+        any |= ward->identity.kind == WorkerKind::processor && ward->wanted;
+    });
+    return any;
+}
+
+// Whether the database needs a keeper. `later` is for a pg_inbox without a consumer to process for: any
+// role that may create databases can have many of them, and each keeper takes a background worker.
+enum class Need { nothing, later, now };
+
+static Need look_around() {
     for_each_ward([](Ward* ward) {
         if (ward->identity.kind != WorkerKind::processor)
             ward->wanted = false;
@@ -228,7 +239,11 @@ static bool look_around() {
             if (ward->identity.kind == WorkerKind::processor)
                 ward->wanted = false;
         });
-    return outbox || inbox;
+    if (outbox || !inbox)
+        return outbox ? Need::now : Need::nothing;
+    const bool needed =
+        !inbox_fits || look_again || any_processor_is_wanted() || remembers_refusals();
+    return needed ? Need::now : Need::later;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -287,8 +302,15 @@ static void wait(long timeout, const char* wait_event_name) {
     ResetLatch(MyLatch);
 }
 
-// After DROP EXTENSION: ends all workers of the database, and then the keeper.
-static void leave() {
+// Time between looks for changes of which nobody told: they were prepared before a restart, or did
+// not fit into the shared state.
+static long milliseconds_between_polls() {
+    return Min(10L * settings::poll_max, INT_MAX);
+}
+
+// Ends all workers of the database, and then the keeper. Unless nothing is installed, the launcher asks
+// again later, like a keeper that polls.
+[[noreturn]] static void leave(Need need) {
     while (terminate_workers(MyDatabaseId, WorkerKind::relay) +
                terminate_workers(MyDatabaseId, WorkerKind::processor) +
                terminate_workers(MyDatabaseId, WorkerKind::backfill) >
@@ -297,6 +319,7 @@ static void leave() {
         handle_signals();
     }
     forget_absent_of(MyDatabaseId);
+    shared->slots[my_slot].ask_again_in = need == Need::later ? milliseconds_between_polls() : -1;
     proc_exit(0);
 }
 
@@ -373,12 +396,6 @@ static long tend_segments_when_due(bool at_once) {
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }
 
-// Time between looks for changes of which nobody told: they were prepared before a restart, or did
-// not fit into the shared state.
-static long milliseconds_between_polls() {
-    return Min(10L * settings::poll_max, INT_MAX);
-}
-
 static bool is_past(TimestampTz time, int milliseconds) {
     return TimestampDifferenceExceeds(time, GetCurrentTimestamp(), milliseconds);
 }
@@ -407,8 +424,10 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
             (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
             (look_again && is_past(looked_at, milliseconds_to_trouble));
         if (changed) {
-            if (!look_around())
-                leave();
+            // A consumer that goes and comes back soon finds the keeper.
+            const Need need = look_around();
+            if (need == Need::nothing || (need == Need::later && (looked_at == 0 || polls)))
+                leave(need);
             if (polls)
                 tell_workers_to_look();
             looked_at = GetCurrentTimestamp();

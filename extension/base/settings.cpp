@@ -207,7 +207,7 @@ void define(bool preloading) {
                    "Highest number of relays, processors, backfills and keepers of one role in "
                    "all databases. Others wait until one of them ends.",
                    "Never more than half of max_worker_processes, and half of that for "
-                   "backfills. Superusers have no limit. 0 means no limit.",
+                   "backfills and for keepers. Superusers have no limit. 0 means no limit.",
                    &max_workers_per_role, 0, 1024, PGC_SIGHUP, 0);
     DefineCustomEnumVariable("outbox.on_dead_letter",
                              "What happens to later events of the ordering key of a dead letter.",

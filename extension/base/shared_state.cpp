@@ -111,21 +111,23 @@ int find_slot(const WorkerIdentity& identity) {
     return slot;
 }
 
-// Keeps one role from taking all workers with many consumers or tables. Backfills get at most half,
-// because one role may start many of them, and they can wait for each other.
+// Keeps one role from taking all workers with many consumers, tables or databases. Backfills get at most
+// half, because one role may start many of them, and they can wait for each other. So do keepers, which
+// are of no use without the workers that they start.
 static bool role_has_most(Oid account, WorkerKind kind) {
     if (!OidIsValid(account) || settings::max_workers_per_role == 0)
         return false;
     const int most = Max(1, Min(settings::max_workers_per_role, max_worker_processes / 2));
-    int all = 0, backfills = 0;
+    const bool gets_half = kind == WorkerKind::backfill || kind == WorkerKind::keeper;
+    int all = 0, of_kind = 0;
     for (int i = 0; i < shared->slots_used; i++) {
         const WorkerSlot& slot = shared->slots[i];
         if (slot.kind == WorkerKind::none || slot.account != account)
             continue;
         all++;
-        backfills += slot.kind == WorkerKind::backfill;
+        of_kind += slot.kind == kind;
     }
-    return all >= most || (kind == WorkerKind::backfill && backfills >= (most + 1) / 2);
+    return all >= most || (gets_half && of_kind >= (most + 1) / 2);
 }
 
 // Each database of a role with CREATEDB may want a keeper. Half of the processes are left for what
@@ -181,6 +183,7 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.account = account;
         slot.ended_by = 0;
         slot.exit_code = -1;
+        slot.ask_again_in = -1;
         slot.ticket = ++shared->next_ticket;
         slot.pid = 0;
         slot.parent = MyProcPid;
@@ -310,6 +313,14 @@ bool ended_well(int i, std::uint32_t ticket) {
     const bool well = slot.ticket == ticket && slot.exit_code == 0;
     LWLockRelease(shared->lock);
     return well;
+}
+
+long ask_again_in(int i, std::uint32_t ticket) {
+    LWLockAcquire(shared->lock, LW_SHARED);
+    const WorkerSlot& slot = shared->slots[i];
+    const long milliseconds = slot.ticket == ticket ? slot.ask_again_in : -1;
+    LWLockRelease(shared->lock);
+    return milliseconds;
 }
 
 int terminate_workers(Oid database, WorkerKind kind) {

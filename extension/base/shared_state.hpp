@@ -70,6 +70,7 @@ struct WorkerSlot {
     Oid account;  // the role it counts for in outbox.max_workers_per_role
     std::uint32_t ticket;  // of this use of the slot
     int exit_code;         // of its last worker, for the parent; -1 if it has not exited
+    long ask_again_in;  // ms after which a keeper that leaves wants to be started again; -1: never
     pid_t pid;
     pid_t parent;
     NameData name;  // of the destination or consumer
@@ -175,6 +176,8 @@ void release_reserved_slot(int slot, std::uint32_t ticket);
 // Returns whether the worker of a slot that this parent reserved exited with code 0; false also if
 // that is not known.
 bool ended_well(int slot, std::uint32_t ticket);
+// Returns `ask_again_in` of that worker, or -1 if the slot has another one.
+long ask_again_in(int slot, std::uint32_t ticket);
 // Returns the slot of a worker, reserved or attached; -1 if it has none.
 int find_slot(const WorkerIdentity& identity);
 // Records for the views that a worker does not live, and why. forget_absent() removes that, when it

@@ -267,17 +267,94 @@ def test_a_check_ends_however_long_the_destination_may_take(database: Database) 
         assert (subject, ok) == ("connection", False) and "did not end within a minute" in detail
 
 
+def make_inboxes(cluster: Cluster, count: int, role: str = "creator") -> list[str]:
+    """Databases of a role with CREATEDB, which has nothing else."""
+    cluster.execute(f"CREATE ROLE {role} LOGIN CREATEDB")
+    names = [f"{role}_{number}" for number in range(count)]
+    for name in names:
+        with cluster.connect("postgres", user=role) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        with cluster.connect(name, user=role) as connection:
+            connection.execute("CREATE EXTENSION pg_inbox")
+    return names
+
+
+def subscribe_in(cluster: Cluster, name: str) -> None:
+    with cluster.connect(name, user=name.partition("_")[0]) as connection:
+        connection.execute("CREATE SCHEMA mine; SET search_path = mine")
+        connection.execute(HANDLE.format("mine"))
+        connection.execute("SELECT inbox.subscribe('c', '*', 'handle')")
+
+
+def workers_launched(database: Database) -> int:
+    """Returns how many workers a parallel query gets."""
+    with database.connect() as connection:
+        connection.execute(
+            "SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0; "
+            "CREATE TABLE many AS SELECT generate_series(1, 100000) AS n; ANALYZE many"
+        )
+        plan = str(connection.execute("EXPLAIN (ANALYZE, FORMAT JSON) SELECT sum(n) FROM many").fetchall())
+    return int(plan.partition("'Workers Launched': ")[2].partition(",")[0])
+
+
+def workers_of(cluster: Cluster, role: str) -> list[str]:
+    kinds = "SELECT backend_type FROM pg_stat_activity WHERE backend_type ~ '^pg_outbox' AND datname ~ %s ORDER BY 1"
+    return [kind.removeprefix("pg_outbox ") for (kind,) in cluster.execute(kinds, (f"^{role}_",))]
+
+
+def wait_for_workers_of(cluster: Cluster, role: str, *kinds: str) -> None:
+    wait_until(
+        lambda: workers_of(cluster, role), lambda seen: seen == list(kinds), what=f"{role} to have {kinds or 'no workers'}",
+    )  # fmt: skip
+
+
 def test_databases_of_one_role_leave_workers_to_others(make_cluster: MakeCluster) -> None:
-    """Each of them has a keeper, also with nothing but an empty pg_inbox."""
+    """Each of them has a keeper, because it has a consumer."""
     cluster = make_cluster({"max_worker_processes": "16"})
-    cluster.execute("CREATE ROLE creator LOGIN CREATEDB")
-    for number in range(16):
-        cluster.connect("postgres", user="creator").execute(f"CREATE DATABASE k{number}")
-        cluster.connect(f"k{number}", user="creator").execute("CREATE EXTENSION pg_inbox")
-    keepers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pg_outbox keeper'"
-    wait_until(lambda: cluster.execute(keepers), lambda seen: seen == [(8,)], what="half of the workers to be keepers")
+    for name in make_inboxes(cluster, 16):
+        subscribe_in(cluster, name)
+    share = ["keeper"] * 4 + ["processor"] * 4
+    wait_for_workers_of(cluster, "creator", *share)
     database = create_database(cluster)
     database.add_destination("d", "null:")
     database.enqueue()
     database.wait_settled()
-    assert cluster.execute(keepers) == [(9,)]
+    assert "could not start pg_outbox keeper creator_15: its role has too many workers" in cluster.log()
+    waiting = Database(cluster, "creator_15")
+    waiting.create_extension()
+    (found,) = [found for found in waiting.health() if found.what == "no room for workers"]
+    assert found.severity == "failing" and found.why.startswith("keeper workers wait for room: 1")
+    assert found.what_to_do.startswith("Role creator has as many as outbox.max_workers_per_role")
+    waiting.disconnect()
+    (other,) = make_inboxes(cluster, 1, "modest")
+    subscribe_in(cluster, other)
+    wait_for_workers_of(cluster, "modest", "keeper", "processor")
+    assert workers_launched(database) > 0
+    assert workers_of(cluster, "creator") == share
+
+
+def test_a_database_with_nothing_to_do_takes_no_worker(make_cluster: MakeCluster) -> None:
+    """An empty pg_inbox is not worth a keeper, until a consumer subscribes."""
+    cluster = make_cluster({"max_worker_processes": "8"})
+    names = make_inboxes(cluster, 24)
+    wait_for_workers_of(cluster, "creator")
+    database = create_database(cluster)
+    database.add_destination("d", "null:")
+    database.enqueue()
+    database.wait_settled()
+    assert workers_launched(database) > 0
+    assert no_room(database) == []
+    subscribe_in(cluster, names[7])
+    cluster.wait_for_workers(names[7], "keeper", "processor")
+
+
+def test_a_consumer_of_which_nobody_told_is_found(make_cluster: MakeCluster) -> None:
+    """Such as one that was prepared before a restart: a database without a keeper is looked at now and then."""
+    cluster = make_cluster({"outbox.poll_max": "200ms"})
+    (name,) = make_inboxes(cluster, 1)
+    wait_for_workers_of(cluster, "creator")
+    with cluster.connect(name, user="creator") as connection:
+        for table in ("consumer", "subscription"):
+            connection.execute(f"ALTER TABLE inbox.{table} DISABLE TRIGGER wake_keeper")
+    subscribe_in(cluster, name)
+    cluster.wait_for_workers(name, "keeper", "processor")
