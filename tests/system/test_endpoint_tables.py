@@ -186,6 +186,24 @@ def health(database: Database) -> list[Finding]:
 # -------------------------------------------------------------------------------------------------
 
 
+def test_endpoints_have_limits(hooks: Database) -> None:
+    insert = """
+        INSERT INTO outbox.endpoint (server, name, url, topics)
+        SELECT 'hooks', %s || i, 'http://h/', repeat('*,', %s) || '*' FROM generate_series(1, %s) AS i"""
+    total = "SELECT endpoints, bytes FROM outbox.endpoint_total WHERE server = 'hooks'"
+    counted = """
+        SELECT count(*), sum(outbox_internal.endpoint_bytes(e.url, e.topics, e.secret_name, e.tenant))::bigint
+          FROM outbox.endpoint AS e WHERE e.server = 'hooks'"""
+    with pytest.raises(errors.ProgramLimitExceeded, match="more than 50000 endpoints"):
+        hooks.execute(insert, ("n", 0, 50_000))
+    hooks.execute(insert, ("b", 2000, 500))
+    with pytest.raises(errors.ProgramLimitExceeded, match="bytes of text"):
+        hooks.execute(insert, ("c", 2000, 50))
+    hooks.execute("UPDATE outbox.endpoint SET topics = '*' WHERE name <> 'acme'")
+    hooks.execute("DELETE FROM outbox.endpoint WHERE name IN ('b1', 'b2')")
+    assert hooks.execute(total) == hooks.execute(counted)
+
+
 @pytest.mark.parametrize(
     ("row", "error"),
     [
