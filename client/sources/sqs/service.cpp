@@ -103,20 +103,23 @@ std::size_t Service::under_way(Request::Kind kind) const {
                                                   [&](const auto& r) { return r->kind == kind; }));
 }
 
-// True for codes of requests that came too often. SQS gives them status 400 too.
-static bool is_throttling(int status, std::string_view code) {
-    return status == 429 || code.find("hrottl") != std::string_view::npos || code == "OverLimit" ||
-           code == "RequestLimitExceeded";
-}
-
 Service::Failure Service::failure_of(const Request& request) {
     const outbox::AwsFailure failure = service_.failure_in(request.body);
-    if (outbox::verdict_of_request(request.status, failure.code).bad_credentials)
+    const outbox::AwsVerdict verdict = outbox::verdict_of_request(request.status, failure);
+    if (verdict.bad_credentials)
         keys_.rejected();
-    const bool refused = request.status >= 400 && request.status < 500 && request.status != 408 &&
-                         !is_throttling(request.status, failure.code);
+    const bool refused =
+        request.status >= 400 && request.status < 500 &&
+        (verdict.fate == outbox::Fate::refused || verdict.fate == outbox::Fate::unavailable);
     return {outbox::AwsService::describe(request, failure, keys_.keys()), refused,
             outbox::retry_after_of(request.retry_after, clock_.unix_now())};
+}
+
+bool Service::is_final(const outbox::AwsFailure& failure) {
+    const outbox::AwsVerdict verdict = outbox::verdict_of_entry(failure);
+    if (verdict.bad_credentials)
+        keys_.rejected();
+    return verdict.fate == outbox::Fate::refused;
 }
 
 }  // namespace inbox::sqs

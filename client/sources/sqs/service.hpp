@@ -51,6 +51,8 @@ class Service {
         outbox::Micros retry_after;
     };
     Failure failure_of(const Request& request);
+    // Whether an entry that was not taken will never be, such as one with a receipt handle that is not valid any more.
+    bool is_final(const outbox::AwsFailure& failure);
 
     std::string address_of(std::string_view queue) const { return service_.address_of(queue); }
 

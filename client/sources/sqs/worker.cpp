@@ -284,7 +284,7 @@ bool Worker::take_answers(const Request& request, Micros now) {
     bool any_failed = false;
     for (const outbox::EntryAnswer& entry : *entries) {
         const bool is_done = entry.state == outbox::EntryAnswer::State::taken;
-        const bool is_lost = !is_done && entry.failure.sender_fault;
+        const bool is_lost = !is_done && service_->is_final(entry.failure);
         answers.push_back(is_done   ? Claims::Answer::done
                           : is_lost ? Claims::Answer::lost
                                     : Claims::Answer::failed);

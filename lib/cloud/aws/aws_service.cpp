@@ -92,8 +92,9 @@ std::string AwsService::address_of(std::string_view name) const {
     if (kind_ == AwsKind::sqs)
         address = url_ + '/' + account_ + '/';
     else
-        address = "arn:" + std::string(partition_of(region_)) + ':' + std::string(traits_.name) +
-                  ':' + region_ + ':' + account_ + ':' + std::string(traits_.resource);
+        address = "arn:" + std::string(partition_of(region_).name) + ':' +
+                  std::string(traits_.name) + ':' + region_ + ':' + account_ + ':' +
+                  std::string(traits_.resource);
     address += name;
     return address;
 }

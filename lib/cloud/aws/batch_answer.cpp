@@ -46,6 +46,7 @@ constexpr std::array codes{
     Code{"AccessDeniedException", Meaning::lane},
     Code{"AuthorizationError", Meaning::lane},
     Code{"AuthorizationErrorException", Meaning::lane},
+    Code{"NotAuthorized", Meaning::lane},
     Code{"InvalidSecurity", Meaning::destination},
     Code{"OptInRequired", Meaning::destination},
     Code{"QueueDoesNotExist", Meaning::lane},
@@ -61,19 +62,13 @@ constexpr std::array codes{
     Code{"InvalidAccountIdException", Meaning::lane},
     Code{"UnknownOperationException", Meaning::destination},
     Code{"InvalidAction", Meaning::destination},
+    Code{"MissingAction", Meaning::destination},
 
-    Code{"RequestThrottled", Meaning::throttled},
-    Code{"RequestThrottledException", Meaning::throttled},
-    Code{"Throttled", Meaning::throttled},
-    Code{"ThrottledException", Meaning::throttled},
-    Code{"Throttling", Meaning::throttled},
-    Code{"ThrottlingException", Meaning::throttled},
     Code{"TooManyRequestsException", Meaning::throttled},
     Code{"RequestLimitExceeded", Meaning::throttled},
     Code{"OverLimit", Meaning::throttled},
     Code{"LimitExceededException", Meaning::throttled},
     Code{"ProvisionedThroughputExceededException", Meaning::throttled},
-    Code{"KMSThrottlingException", Meaning::throttled},
     Code{"ServiceUnavailable", Meaning::throttled},
     Code{"ServiceUnavailableException", Meaning::throttled},
 
@@ -81,6 +76,7 @@ constexpr std::array codes{
     Code{"BatchRequestTooLongException", Meaning::never},
     Code{"InvalidMessageContents", Meaning::never},
     Code{"MessageTooLong", Meaning::never},
+    Code{"RequestEntityTooLargeException", Meaning::never},
     Code{"MalformedDetail", Meaning::never},
     Code{"InvalidAttributeName", Meaning::never},
     Code{"InvalidAttributeValue", Meaning::never},
@@ -103,9 +99,18 @@ constexpr std::array codes{
     Code{"InternalException", Meaning::server},
     Code{"InternalServerError", Meaning::server},
     Code{"RequestTimeout", Meaning::server},
+    Code{"RequestTimeoutException", Meaning::server},
+    Code{"RequestAbortedException", Meaning::server},
 };
 
+// Each service has names of its own: Throttled, KmsThrottled, KMS.ThrottlingException, and more.
+bool is_throttling(std::string_view code) {
+    return code.find("hrottl") != std::string_view::npos;
+}
+
 std::optional<Meaning> meaning_of(std::string_view code) {
+    if (is_throttling(code))
+        return Meaning::throttled;
     const auto known = std::find_if(codes.begin(), codes.end(),
                                     [&](const Code& known) { return known.name == code; });
     if (known != codes.end())
@@ -161,9 +166,18 @@ std::string_view without_namespace(std::string_view code) {
     return code.substr(code.find_last_of("#.") + 1);
 }
 
-AwsVerdict verdict_of_request(int status, std::string_view code) {
-    const std::optional<Meaning> meaning = meaning_of(code);
-    return meaning ? verdict_of(*meaning) : verdict_of_status(status);
+// SNS has one code for a topic that it does not accept and for an event. What follows may quote the event, so only the
+// beginning counts.
+static bool names_topic(std::string_view message) {
+    return message.starts_with("Invalid parameter: TopicArn") ||
+           message.starts_with("Invalid parameter: TargetArn");
+}
+
+AwsVerdict verdict_of_request(int status, const AwsFailure& failure) {
+    const std::optional<Meaning> meaning = meaning_of(failure.code);
+    const AwsVerdict verdict = meaning ? verdict_of(*meaning) : verdict_of_status(status);
+    const bool blames_event = verdict.fate == Fate::refused && !verdict.permanent;
+    return blames_event && names_topic(failure.message) ? verdict_of(Meaning::lane) : verdict;
 }
 
 AwsVerdict verdict_of_entry(const AwsFailure& failure) {

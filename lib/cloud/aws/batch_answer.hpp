@@ -37,7 +37,7 @@ struct AwsVerdict {
 };
 
 // Judges a request. `status` is the HTTP status, which decides if the code is unknown.
-AwsVerdict verdict_of_request(int status, std::string_view code);
+AwsVerdict verdict_of_request(int status, const AwsFailure& failure);
 // Judges an entry of a request that was answered with 200.
 AwsVerdict verdict_of_entry(const AwsFailure& failure);
 

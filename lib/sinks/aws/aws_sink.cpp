@@ -78,7 +78,7 @@ Outcome AwsSink::judge_failure(const Exchange& exchange) {
                        explain(exchange)},
                       exchange.scope);
     const AwsFailure failure = service_.failure_in(exchange.body);
-    const AwsVerdict verdict = verdict_of_request(exchange.status, failure.code);
+    const AwsVerdict verdict = verdict_of_request(exchange.status, failure);
     std::string error =
         subject(exchange) + ": " + AwsService::describe(exchange, failure, credentials_->keys());
     if (verdict.bad_credentials)

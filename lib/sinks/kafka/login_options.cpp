@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cloud/aws/aws_region.hpp"
 #include "cloud/cloud_url.hpp"
 #include "core/text.hpp"
 
@@ -53,7 +54,7 @@ std::optional<Error> check_region(const OptionSpec& spec, std::string_view value
     return invalid_option_value(spec.name, "Write a region, such as \"eu-west-1\".");
 }
 
-// Brokers are called "b-1.<cluster>.kafka.<region>.amazonaws.com", or "kafka-serverless".
+// Brokers are called "b-1.<cluster>.kafka.<region>.<domain of AWS>", or "kafka-serverless".
 static std::string region_in(std::string_view host) {
     for (const std::string_view service : {".kafka.", ".kafka-serverless."}) {
         const std::size_t at = host.find(service);
@@ -61,7 +62,7 @@ static std::string region_in(std::string_view host) {
             continue;
         const std::string_view rest = host.substr(at + service.size());
         const std::string_view region = rest.substr(0, rest.find('.'));
-        if (rest.substr(region.size()).starts_with(".amazonaws.com") && is_cloud_name(region, "-"))
+        if (is_cloud_name(region, "-") && rest.starts_with(regional_domain(region)))
             return std::string(region);
     }
     return "";

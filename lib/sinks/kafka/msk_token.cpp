@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cloud/aws/aws_credentials.hpp"
+#include "cloud/aws/aws_region.hpp"
 #include "core/base64.hpp"
 
 namespace outbox {
@@ -11,7 +12,7 @@ static constexpr Micros lifetime = seconds(900);  // the longest that MSK accept
 
 // Amazon's own signers have the same parts in the same order.
 std::string sign_msk_token(const std::string& region, const AwsKeys& keys, Micros unix_time) {
-    const std::string host = "kafka." + region + ".amazonaws.com";
+    const std::string host = "kafka." + regional_domain(region);
     Sigv4 signature(region, "kafka-cluster");
     std::string url = "https://" + host + "/?";
     url += signature.presigned_query(

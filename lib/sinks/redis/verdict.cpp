@@ -40,7 +40,18 @@ constexpr Known known[] = {
 
 }  // namespace
 
+// Returns the reason of an EXEC that was refused as a whole, which is an error by itself.
+static std::string_view innermost(std::string_view error) noexcept {
+    constexpr std::string_view outer = "EXECABORT Transaction discarded because of: ";
+    if (error.starts_with(outer))
+        error.remove_prefix(outer.size());
+    if (error.starts_with('-'))
+        error.remove_prefix(1);
+    return error;
+}
+
 Verdict verdict_of(std::string_view error) noexcept {
+    error = innermost(error);
     for (const Known& one : known)
         if (has_code(error, one.code))
             return one.verdict;

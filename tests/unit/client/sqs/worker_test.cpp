@@ -358,6 +358,24 @@ TEST_F(SqsWorkerTest, OnlyTheDeletionThatFailedIsRepeated) {
     EXPECT_THAT(log(), IsEmpty());
 }
 
+// SQS says so of throttled entries too, so the code counts.
+TEST_F(SqsWorkerTest, ADeletionThatFailsByTheSendersFaultIsRepeatedIfItMaySucceed) {
+    make();
+    open();
+    const std::vector<std::string> codes{"RequestThrottled", "KmsThrottled",
+                                         "KMS.ThrottlingException", "AccessDenied", "ExpiredToken"};
+    for (const std::string& code : codes)
+        then(delete_batch, [code](const Request& r) {
+            return entries_answer(r, {{0, code}}, true);
+        });
+    offer({"h1"});
+    worker->ack(receive(1));
+    for (const Request& request : wait_for(delete_batch, codes.size() + 1))
+        EXPECT_THAT(request.handles(), ElementsAre("h1"));
+    worker->close(patience);
+    EXPECT_THAT(log(), IsEmpty());
+}
+
 TEST_F(SqsWorkerTest, ADeletionThatTheAnswerLeavesOutIsRepeated) {
     make();
     open();

@@ -1,6 +1,7 @@
 // Answers of SQS and SNS, and the verdicts on them.
 #include <gmock/gmock.h>
 
+#include "cloud/aws/aws_region.hpp"
 #include "cloud/aws/batch_answer.hpp"
 #include "cloud/aws/json_protocol.hpp"
 #include "cloud/aws/sns_protocol.hpp"
@@ -16,31 +17,61 @@ namespace {
 // ---------------------------------------------------------------------------------------------
 
 TEST(AwsVerdict, OfARequestGoesByItsCode) {
-    const auto fate = [](const char* code) { return verdict_of_request(400, code).fate; };
+    const auto fate = [](const char* code) { return verdict_of_request(400, {code, ""}).fate; };
     for (const char* code :
          {"QueueDoesNotExist", "NonExistentQueue", "AccessDenied", "AccessDeniedException",
           "InvalidClientTokenId", "ExpiredToken", "SignatureDoesNotMatch", "NotFound",
-          "AuthorizationError", "KmsDisabled", "KMSAccessDenied", "OptInRequired"})
+          "AuthorizationError", "NotAuthorized", "KmsDisabled", "KMSAccessDenied", "OptInRequired"})
         EXPECT_EQ(fate(code), Fate::unavailable) << code;
     for (const char* code : {"QueueDoesNotExist", "AccessDenied", "KmsDisabled", "NotFound"})
-        EXPECT_EQ(verdict_of_request(400, code).scope, Scope::lane) << code;
+        EXPECT_EQ(verdict_of_request(400, {code, ""}).scope, Scope::lane) << code;
     for (const char* code : {"ExpiredToken", "OptInRequired"})
-        EXPECT_EQ(verdict_of_request(400, code).scope, Scope::destination) << code;
+        EXPECT_EQ(verdict_of_request(400, {code, ""}).scope, Scope::destination) << code;
     for (const char* code :
-         {"RequestThrottled", "ThrottlingException", "Throttled", "ServiceUnavailable"})
+         {"RequestThrottled", "ThrottlingException", "Throttled", "ServiceUnavailable",
+          "KmsThrottled", "KMSThrottling", "KMSThrottlingException", "KMS.ThrottlingException"})
         EXPECT_EQ(fate(code), Fate::throttled) << code;
     for (const char* code : {"InternalError", "InternalFailure"})
         EXPECT_EQ(fate(code), Fate::failed) << code;
     for (const char* code : {"BatchRequestTooLong", "InvalidMessageContents"}) {
         EXPECT_EQ(fate(code), Fate::refused) << code;
-        EXPECT_TRUE(verdict_of_request(400, code).permanent) << code;
+        EXPECT_TRUE(verdict_of_request(400, {code, ""}).permanent) << code;
     }
     EXPECT_EQ(fate("InvalidParameterValue"), Fate::refused);
-    EXPECT_FALSE(verdict_of_request(400, "InvalidParameterValue").permanent);
+    EXPECT_FALSE(verdict_of_request(400, {"InvalidParameterValue", ""}).permanent);
+}
+
+TEST(AwsVerdict, OfARefusedTopicBlamesNoEvent) {
+    const auto verdict = [](const char* message) {
+        return verdict_of_request(400, {"InvalidParameter", message});
+    };
+    for (const char* message :
+         {"Invalid parameter: TopicArn", "Invalid parameter: TargetArn Reason: no",
+          "Invalid parameter: TopicArn Reason: An ARN must have at least 6 elements"}) {
+        EXPECT_EQ(verdict(message).fate, Fate::unavailable) << message;
+        EXPECT_EQ(verdict(message).scope, Scope::lane) << message;
+    }
+    for (const char* message : {"Invalid parameter: Message too long", "", "TopicArn",
+                                "Invalid parameter: Message Reason: Invalid parameter: TopicArn"})
+        EXPECT_EQ(verdict(message).fate, Fate::refused) << message;
+}
+
+TEST(AwsRegion, HasTheNamesOfItsPartition) {
+    const auto url = [](const char* region) { return service_url("sns", region); };
+    EXPECT_EQ(url("eu-west-1"), "https://sns.eu-west-1.amazonaws.com");
+    EXPECT_EQ(url("us-gov-east-1"), "https://sns.us-gov-east-1.amazonaws.com");
+    EXPECT_EQ(url("cn-north-1"), "https://sns.cn-north-1.amazonaws.com.cn");
+    EXPECT_EQ(url("eusc-de-east-1"), "https://sns.eusc-de-east-1.amazonaws.eu");
+    EXPECT_EQ(url("us-iso-east-1"), "https://sns.us-iso-east-1.c2s.ic.gov");
+    EXPECT_EQ(url("us-isob-east-1"), "https://sns.us-isob-east-1.sc2s.sgov.gov");
+    EXPECT_EQ(url("eu-isoe-west-1"), "https://sns.eu-isoe-west-1.cloud.adc-e.uk");
+    EXPECT_EQ(url("us-isof-south-1"), "https://sns.us-isof-south-1.csp.hci.ic.gov");
+    EXPECT_EQ(partition_of("eusc-de-east-1").name, "aws-eusc");
+    EXPECT_EQ(partition_of("us-east-1").name, "aws");
 }
 
 TEST(AwsVerdict, OfAnUnknownCodeFollowsTheHttpStatus) {
-    const auto fate = [](int status) { return verdict_of_request(status, "").fate; };
+    const auto fate = [](int status) { return verdict_of_request(status, {}).fate; };
     EXPECT_EQ(fate(400), Fate::refused);
     EXPECT_EQ(fate(413), Fate::refused);
     for (int status : {204, 301, 401, 403, 404})
@@ -49,8 +80,8 @@ TEST(AwsVerdict, OfAnUnknownCodeFollowsTheHttpStatus) {
         EXPECT_EQ(fate(status), Fate::throttled) << status;
     for (int status : {408, 500, 502, 504})
         EXPECT_EQ(fate(status), Fate::failed) << status;
-    EXPECT_EQ(verdict_of_request(400, "NeverHeardOf").fate, Fate::refused);
-    EXPECT_FALSE(verdict_of_request(400, "NeverHeardOf").permanent);
+    EXPECT_EQ(verdict_of_request(400, {"NeverHeardOf", ""}).fate, Fate::refused);
+    EXPECT_FALSE(verdict_of_request(400, {"NeverHeardOf", ""}).permanent);
 }
 
 TEST(AwsVerdict, OfAnEntryGoesByItsCodeAndThenByWhoseFaultItIs) {
@@ -65,9 +96,9 @@ TEST(AwsVerdict, OfAnEntryGoesByItsCodeAndThenByWhoseFaultItIs) {
 TEST(AwsVerdict, KnowsWhenOtherCredentialsMayDo) {
     for (const char* code : {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId",
                              "UnrecognizedClientException", "SignatureDoesNotMatch"})
-        EXPECT_TRUE(verdict_of_request(403, code).bad_credentials) << code;
+        EXPECT_TRUE(verdict_of_request(403, {code, ""}).bad_credentials) << code;
     for (const char* code : {"AccessDenied", "QueueDoesNotExist", "RequestThrottled"})
-        EXPECT_FALSE(verdict_of_request(403, code).bad_credentials) << code;
+        EXPECT_FALSE(verdict_of_request(403, {code, ""}).bad_credentials) << code;
 }
 
 TEST(AwsFailure, IsExplainedInOneLineWithoutSecrets) {

@@ -41,6 +41,17 @@ TEST(Verdict, NoErrorOfTheServerBlamesAnEvent) {
     expect("", Fate::failed);
 }
 
+TEST(Verdict, OfARefusedTransactionGoesByItsReason) {
+    const std::string outer = "EXECABORT Transaction discarded because of: ";
+    expect(outer + "OOM command not allowed when used memory > 'maxmemory'.", Fate::throttled);
+    expect(outer + "-OOM command not allowed when used memory > 'maxmemory'.", Fate::throttled);
+    expect(outer + "MISCONF Redis is configured to save RDB snapshots", Fate::unavailable);
+    expect(outer + "NOREPLICAS Not enough good replicas to write.", Fate::unavailable);
+    expect("EXECABORT Transaction discarded because of previous errors.", Fate::failed);
+    EXPECT_TRUE(verdict_of(outer + "READONLY You can't write").ask_elsewhere);
+    EXPECT_TRUE(verdict_of(outer + "MASTERDOWN Link with MASTER is down").ask_elsewhere);
+}
+
 TEST(Verdict, AnotherServerMayTakeEvents) {
     EXPECT_TRUE(verdict_of("READONLY x").ask_elsewhere);
     EXPECT_TRUE(verdict_of("LOADING x").ask_elsewhere);
