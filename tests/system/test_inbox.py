@@ -153,12 +153,12 @@ def test_a_redelivered_batch_is_applied_once(writer: Database, reader: Reader) -
     # Like a relay that crashed before it saved its cursor: everything is sent again.
     relay = writer.wait_for_worker("relay", "d")
     writer.wait_settled()
-    writer.execute("SELECT pg_terminate_backend(%s)", (relay,))
-    wait_until(lambda: writer.pid("relay", "d"), lambda pid: pid is None, what="the relay to end")
     writer.execute("UPDATE outbox.cursor SET done = '1:1:', upto = NULL, position = 0")
+    writer.execute("SELECT pg_terminate_backend(%s)", (relay,))
     writer.wait_for_worker("relay", "d", other_than=relay)
     more = writer.enqueue("a", 1, first=21)
     reader.wait_applied(ids + more)
+    writer.wait_published(2 * len(ids) + len(more), "d")
     wait_until(
         lambda: reader.value("SELECT count(*) FROM inbox.message"), lambda n: n == 0,
         what="duplicates to be dropped",

@@ -115,11 +115,11 @@ class NatsServer:
 
     def start(self) -> None:
         with self.log.open("ab") as output:
+            self._said = self.log.read_text(errors="replace").count("Server is ready")
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", str(self.program), "-c", str(self.configuration)],
                 cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-        self._said = self.log.read_text(errors="replace").count("Server is ready")
         wait_until(self.answers, timeout=180, what="nats-server to answer")
 
     def answers(self) -> bool:
