@@ -132,8 +132,11 @@ BEGIN ATOMIC
                               WHERE i.consumer_id = c.id ORDER BY i.seen_at DESC LIMIT 1) AS last
          WHERE last.outstanding > 0 AND last.expected_by < clock_timestamp()
            AND last.seen_at < clock_timestamp() - c.max_age
+        UNION ALL
+        SELECT 'failing', NULL, 'no replica identity', NULL, p.why, p.what_to_do
+          FROM inbox_internal.stopped_by_publications() AS p
     )
-    SELECT f.severity, format('consumer "%s"', f.consumer), f.what, f.since, f.why, f.what_to_do FROM finding AS f
+    SELECT f.severity, CASE WHEN f.consumer IS NULL THEN 'server' ELSE format('consumer "%s"', f.consumer) END, f.what, f.since, f.why, f.what_to_do FROM finding AS f
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;
 END;

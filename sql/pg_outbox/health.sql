@@ -58,6 +58,9 @@ BEGIN ATOMIC
           FROM outbox.workers() AS w
          WHERE w.kind = 'keeper' AND w.state = 'misconfigured'
         UNION ALL
+        SELECT 'failing', 'server', 'no replica identity', NULL, p.why, p.what_to_do
+          FROM outbox_internal.stopped_by_publications() AS p
+        UNION ALL
         SELECT 'failing', s.object, 'no relay', coalesce(s.pending_since, a.since),
                'no relay runs for it' || coalesce('; ' || a.why_no_room, ''),
                coalesce(a.how_to_make_room, 'See the server log, which says why.')

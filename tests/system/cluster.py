@@ -142,9 +142,17 @@ class Installation:
                 "-D",
                 str(self.template),
             )
+            if os.environ.get("OUTBOX_TEST_PUBLICATION"):
+                self.publish_everything()
         except BaseException:
             self.remove()
             raise
+
+    def publish_everything(self) -> None:
+        """Every database has a publication of all tables, as Debezium makes it."""
+        program = [str(self.bin_directory / "postgres"), "--single", "-D", str(self.template), "template1"]
+        statement = "CREATE PUBLICATION everything FOR ALL TABLES;\n"
+        subprocess.run(as_server_user(program), input=statement, text=True, check=True, capture_output=True)
 
     def ask(self, option: str) -> str:
         return run([self.pg_config, option]).strip()
