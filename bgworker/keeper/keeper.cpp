@@ -385,13 +385,17 @@ static constexpr int milliseconds_between_tending = 1'000;
 static long tend_segments_when_due(bool at_once) {
     static TimestampTz tended_at = 0;
     static TimestampTz due = DT_NOEND;
+    const auto note_progress = [] {
+        if (work_is_due())
+            due = Min(due, TimestampTzPlusMilliseconds(tended_at, milliseconds_between_tending));
+    };
+    note_progress();
     const TimestampTz now = GetCurrentTimestamp();
-    if (work_is_due())
-        due = Min(due, TimestampTzPlusMilliseconds(tended_at, milliseconds_between_tending));
     if (at_once || now >= due) {
         begin_looking();
         due = tend_segments();
         tended_at = now;
+        note_progress();  // a wait for a lock may have reset the latch
     }
     return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
 }

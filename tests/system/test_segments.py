@@ -232,6 +232,29 @@ def test_a_log_that_is_too_large_can_detach_the_destination_that_holds_it(
     assert detached == [("stuck",)], "one that was on its way was detached as well"
 
 
+@pytest.mark.extension("there is no keeper")
+def test_progress_is_noticed_while_the_keeper_waits_for_a_lock(new_database: NewDatabase) -> None:
+    database = new_database(SMALL)
+    database.add_destination("d", "null:")
+    database.enqueue("a")
+    database.wait_settled()
+    keeper = database.wait_for_worker("keeper")
+    with database.connect() as session, session.transaction():
+        session.execute("LOCK TABLE outbox.ring IN ACCESS EXCLUSIVE MODE")
+        database.enqueue("a", first=2)  # makes the keeper look
+        wait_until(
+            lambda: database.value("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", (keeper,)),
+            what="the keeper to wait for the lock",
+        )  # fmt: skip
+        database.enqueue("a", first=3)
+        database.wait_settled()
+        wait_until(lambda: database.unsettled() == {}, what="the relay to save its cursor, and to tell the keeper")
+    before = current(database)
+    enqueue(database, 4)
+    wait_for_turn(database, before)
+    wait_empty(database)
+
+
 def write_in_vain(database: Database, way: str) -> None:
     with database.connect() as session, session.transaction(force_rollback=way == "rollback"):
         with session.transaction(force_rollback=True):
