@@ -26,6 +26,7 @@ struct Transfer {
     Exchange* exchange = nullptr;
     // Written by callbacks.
     bool answered_early = false;
+    bool has_head = false;  // of the final answer
     AnswerHead head;
     std::string retry_after;  // the header of the last response
     std::string body;
@@ -70,6 +71,7 @@ std::size_t on_header(char* line, std::size_t, std::size_t size, void* self) noe
         curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
         curl_easy_getinfo(transfer->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
         const auto whole = static_cast<curl_off_t>(transfer->exchange->content.body.size());
+        transfer->has_head = status >= 200;
         transfer->answered_early = status >= 200 && sent < whole;
     }
     return size;
@@ -120,6 +122,7 @@ class CurlTransport final : public Transport {
         transfer.retry_after.clear();
         transfer.body.clear();
         transfer.body_size = 0;
+        transfer.has_head = false;
         transfer.head = {};
         transfer.error[0] = '\0';
         transfer.address_check.reset();
@@ -221,13 +224,20 @@ class CurlTransport final : public Transport {
 
     void finish(Transfer& transfer, CURLcode result, std::vector<Exchange*>& done) {
         curl_multi_remove_handle(loop_.multi(), transfer.easy);
-        if (result == CURLE_OK || transfer.answered_early)
+        if (result == CURLE_OK || transfer.answered_early || has_verdict(transfer, result))
             take_answer(transfer);
         else
             take_failure(transfer, result);
         transfer.answered_early = false;
         done.push_back(transfer.exchange);
         spare_.push_back(&transfer);
+    }
+
+    // The head has the verdict; a body without end must not make it another one.
+    static bool has_verdict(const Transfer& transfer, CURLcode result) {
+        const bool is_too_large =
+            transfer.body_size > std::max(Http1Response::max_body, transfer.exchange->keep_body);
+        return transfer.has_head && (result == CURLE_OPERATION_TIMEDOUT || is_too_large);
     }
 
     void take_failure(Transfer& transfer, CURLcode result) {

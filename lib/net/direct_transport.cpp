@@ -288,9 +288,14 @@ class DirectTransport final : public Transport {
     }
 
     void expire(Micros now) {
-        for (const auto& connection : connections_)
-            if (now >= connection->deadline)
+        for (const auto& connection : connections_) {
+            if (now < connection->deadline)
+                continue;
+            if (connection->response.cut_off() == Http1Response::State::complete)
+                answered(*connection);
+            else
                 lose(*connection, late_answer(config_));
+        }
     }
 
     void close(Connection& connection) {

@@ -10,7 +10,8 @@
 namespace outbox {
 
 // The longest pause that a destination can ask for.
-static constexpr Micros max_retry_after = seconds(24 * 60 * 60);
+static constexpr std::int64_t max_retry_seconds = 24 * 60 * 60;
+static constexpr Micros max_retry_after = seconds(max_retry_seconds);
 
 std::string_view secret_in(std::string_view authorization) {
     for (const std::string_view scheme : {"Bearer ", "Basic "})
@@ -47,8 +48,9 @@ Micros retry_after_of(const std::string& text, Micros unix_now) {
     if (text.empty())
         return 0;
     Micros wait = 0;
-    if (const auto number = parse_integer(text))
-        wait = *number > max_retry_after / seconds(1) ? max_retry_after : seconds(*number);
+    if (text.find_first_not_of("0123456789") == std::string::npos)  // perhaps more than fits
+        wait =
+            seconds(std::min(parse_integer(text).value_or(max_retry_seconds), max_retry_seconds));
     else if (const time_t date = curl_getdate(text.c_str(), nullptr); date >= 0)
         wait = seconds(date) - unix_now;
     return std::clamp<Micros>(wait, 0, max_retry_after);

@@ -87,6 +87,11 @@ Http1Response::State Http1Response::end_of_stream() {
     return part_ == Part::body_to_end || part_ == Part::done ? State::complete : State::malformed;
 }
 
+Http1Response::State Http1Response::cut_off() {
+    keep_alive_ = false;
+    return part_ == Part::head ? State::incomplete : State::complete;
+}
+
 // Appends a line without its end to head_. Returns false if the line is not complete yet.
 bool Http1Response::take_line(std::string_view& bytes) {
     const std::size_t end = bytes.find('\n');

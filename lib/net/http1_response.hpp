@@ -35,6 +35,9 @@ class Http1Response {
     State take(std::string_view bytes);
     // The peer closed the connection.
     State end_of_stream();
+    // The rest is not waited for, and the connection cannot be reused. Returns complete if the head has come, because it
+    // has the verdict.
+    State cut_off();
 
     // These are valid once the response is complete.
     int status() const { return status_; }

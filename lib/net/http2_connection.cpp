@@ -24,6 +24,7 @@ struct Http2Connection::Call {
     std::int32_t stream = 0;
     std::size_t sent = 0;  // bytes of the body
     int status = 0;
+    bool has_head = false;  // of the final answer
     AnswerHead head;
     std::size_t body_size = 0;
     std::string retry_after;
@@ -171,10 +172,11 @@ struct Http2Connection::Callbacks {
             }
             const bool is_answer =
                 frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA;
-            Call* call = is_answer && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)
-                             ? call_of(session, frame->hd.stream_id)
-                             : nullptr;
+            Call* call = is_answer ? call_of(session, frame->hd.stream_id) : nullptr;
             if (call == nullptr)
+                return 0;
+            call->has_head |= call->status >= 200;
+            if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0)
                 return 0;
             // A server may answer before it has read the whole request (section 8.1).
             const bool is_early = !call->is_sent();
@@ -369,7 +371,10 @@ void Http2Connection::expire(Micros now) {
         // streams stay open for ever.
         is_leaving_ |=
             heard_at_ <= call->request.deadline - config_.request_timeout || stream_.unsent() > 0;
-        fail(*call, late_answer(config_));
+        if (call->has_head)  // it has the verdict; a body without end must not make it another one
+            finish(*call);
+        else
+            fail(*call, late_answer(config_));
         give_up(*call);
     }
 }

@@ -769,6 +769,21 @@ TEST_F(Http2TransportTest, ASilentServerIsDisconnected) {
     EXPECT_EQ(peer_.connections().size(), 2u);
 }
 
+TEST_F(Http2TransportTest, AnAnswerWithoutEndCountsByItsHead) {
+    peer_.answer = [](auto& request) { request.interim(200); };
+    make();
+    const Exchange& exchange = send();
+    run_until_requests(1);
+    answer_all();
+    use_connection();  // so that the head has been read
+    clock_.skip(options_.request_timeout);
+    run_to_the_end();
+    EXPECT_EQ(exchange.status, 200) << exchange.error;
+    run_until([&] { return peer_.requests().front().is_closed; });
+    use_connection();
+    EXPECT_EQ(peer_.connections().size(), 1u);
+}
+
 TEST_F(Http2TransportTest, ALateAnswerDoesNotHarmTheConnection) {
     hold();
     make();

@@ -450,6 +450,19 @@ TEST_F(EndpointsSinkTest, RespectsRetryAfter) {
     EXPECT_EQ(peer_.requests().size(), 1u);
 }
 
+TEST_F(EndpointsSinkTest, AnAnswerWithoutEndCountsByItsHead) {
+    endpoint("acme");
+    start({{"request_timeout", "300ms"}});
+    peer_.answer_with([](const std::string&) {
+        return Reply{.bytes = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"};
+    });
+    log("t");
+    read();
+    ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
+    EXPECT_FALSE(is_behind("acme"));
+    EXPECT_EQ(peer_.requests().size(), 1u);
+}
+
 TEST_F(EndpointsSinkTest, EndpointsThatHangDoNotStopTheOthers) {
     for (int i = 0; i < 6; i++)
         endpoint("bad" + std::to_string(i));

@@ -104,6 +104,9 @@ TEST_F(HttpSink, ObeysRetryAfter) {
     peer_.then({.bytes = "HTTP/1.1 503 x\r\nRetry-After: Wed, 01 Jan 2020 00:00:00 "
                          "GMT\r\nContent-Length: 0\r\n\r\n"});
     EXPECT_EQ(send_one().retry_after, 0);
+    peer_.then({.bytes = "HTTP/1.1 503 x\r\nRetry-After: 99999999999999999999\r\n"
+                         "Content-Length: 0\r\n\r\n"});
+    EXPECT_EQ(send_one().retry_after, seconds(24 * 60 * 60));
     peer_.then({.bytes = "HTTP/1.1 503 x\r\nRetry-After: soon\r\nContent-Length: 0\r\n\r\n"});
     EXPECT_EQ(send_one().retry_after, 0);
 }
@@ -155,6 +158,20 @@ TEST_F(HttpSink, GivesUpWhenThereIsNoAnswerInTime) {
     peer_.then({.bytes = ""});
     EXPECT_EQ(send_one().error, "no answer within 1s (request_timeout)");
     EXPECT_EQ(send_one().fate, Fate::confirmed);
+}
+
+// A stream of server-sent events, or a slow proxy.
+TEST_F(HttpSink, AnAnswerWithoutEndCountsByItsHead) {
+    create({{"request_timeout", "1s"}});
+    const std::string body = "Transfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n";
+    peer_.then({.bytes = "HTTP/1.1 200 OK\r\n" + body});
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
+    peer_.then({.bytes = "HTTP/1.1 503 x\r\n" + body});
+    EXPECT_EQ(send_one().error, "HTTP 503: busy");
+    peer_.then({.bytes = "HTTP/1.1 200 OK\r\nTransfer-Enc"});
+    EXPECT_EQ(send_one().error, "no answer within 1s (request_timeout)");
+    EXPECT_EQ(send_one().fate, Fate::confirmed);
+    EXPECT_EQ(peer_.connections(), 4);
 }
 
 TEST_F(HttpSink, ReportsARefusedConnection) {
