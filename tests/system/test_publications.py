@@ -70,6 +70,9 @@ def test_consumers_go_on(new_database: NewDatabase) -> None:
 def test_health_names_a_publication_that_stops_deliveries(published: Database) -> None:
     published.execute("ALTER TABLE outbox.cursor REPLICA IDENTITY DEFAULT")
     finding = next(found for found in published.health() if found.what == "no replica identity")
-    assert finding.why == 'publication "everything" sends updates and deletes, and tables have no replica identity: outbox.cursor'
+    assert (
+        finding.why
+        == 'publication "everything" sends updates and deletes, and tables have no replica identity: outbox.cursor'
+    )
     published.execute(finding.what_to_do)
     assert published.health() == []
