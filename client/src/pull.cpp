@@ -194,7 +194,8 @@ std::vector<Delivery> PullSource::Impl::fetch(std::size_t max_messages) {
 void PullSource::Impl::seek(Time to) {
     const std::lock_guard fetching(fetching_mutex_);
     ask([&](Connection& connection) {
-        connection.run(Whose::own, "SELECT outbox.seek($1, $2::timestamptz)",
+        connection.run(Whose::own,
+                       "SELECT outbox.seek($1, $2::timestamptz, why => 'a consumer was reset')",
                        {destination_, time_literal(to).value_or("epoch")});
     });
     const std::lock_guard lock(mutex_);

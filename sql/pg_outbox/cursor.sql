@@ -65,6 +65,16 @@ COMMENT ON COLUMN outbox.cursor.failing_since IS 'since when the destination, or
 CREATE INDEX cursor_destination ON outbox.cursor (destination);
 COMMENT ON INDEX outbox.cursor_destination IS 'finds the cursor of a destination or endpoint';
 
+-- Returns whether a cursor has settled an event of the log. A pull destination has not settled those
+-- that are in a batch as well. It has no SET clause, so that it is inlined.
+CREATE FUNCTION outbox_internal.is_settled(cursor outbox.cursor, xid xid8, "position" bigint)
+RETURNS boolean
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT pg_visible_in_snapshot(xid, (cursor).done)
+        OR coalesce("position" <= (cursor).position AND pg_visible_in_snapshot(xid, (cursor).upto), false);
+END;
+
 -- Any role may have written the row, so the time can have any value.
 CREATE FUNCTION outbox_internal.unix_micros(at timestamptz)
 RETURNS bigint

@@ -6,7 +6,10 @@
 --               a decision
 --   DISCARDED   an operator gave it up; the row is kept until the cursor has passed the event
 --
--- A row is a full copy of its event, so that the log can move on. Rows hold their key: while a key
+-- A row is a full copy of its event, so that the log can move on. While the cursor has not passed the
+-- event, the row stands for it: the relay passes it over in the log. So a replay, which may be
+-- cancelled, inserts only events that are settled. Its rows have an `operation`, and no figure of what
+-- is to be delivered counts them. Rows hold their key: while a key
 -- has a PENDING or RETRY row (or, with on_dead_letter 'block', a DEAD one), its later events are
 -- put behind it. Only the first such row of a key has a next_retry_at. A transaction that removes a
 -- row gives the next one its turn (outbox_internal.promote). All of this happens under the lock of
@@ -40,7 +43,7 @@ COMMENT ON COLUMN outbox.delivery.locked_until IS 'end of a fetcher''s lease; nu
 COMMENT ON COLUMN outbox.delivery.last_error IS 'error of the last attempt';
 COMMENT ON COLUMN outbox.delivery.first_failed_at IS 'when the first attempt failed';
 COMMENT ON COLUMN outbox.delivery.last_failed_at IS 'when the last attempt failed';
-COMMENT ON COLUMN outbox.delivery.operation IS 'id of the replay that inserted it; see outbox.operation';
+COMMENT ON COLUMN outbox.delivery.operation IS 'id of the replay whose copy it is, of an event that the destination had settled before; null if it is the event itself';
 
 CREATE INDEX delivery_key ON outbox.delivery (destination, ordering_key, position)
     WHERE state <> 'DISCARDED' AND ordering_key <> '';

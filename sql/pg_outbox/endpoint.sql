@@ -384,6 +384,7 @@ BEGIN
         UPDATE outbox.cursor AS c SET destination = after WHERE c.destination = before;
         UPDATE outbox.batch AS b SET destination = after WHERE b.destination = before;
         UPDATE outbox.delivery AS d SET destination = after WHERE d.destination = before;
+        UPDATE outbox.operation AS o SET destination = after WHERE o.destination = before;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox_internal.rename_endpoints(name, name) IS 'makes endpoints follow their renamed destination';

@@ -31,7 +31,8 @@ BEGIN
           FROM outbox.operation AS o
          WHERE o.destination = $1 AND o.action = 'pause' ORDER BY o.id DESC LIMIT 1;
         since := pause.requested_at;
-        why := format('the destination is paused since %s by %s', pause.requested_at::timestamptz(0), pause.requested_by)
+        why := 'the destination is paused'
+               || coalesce(' since ' || pause.requested_at::timestamptz(0) || ' by ' || pause.requested_by, '')
                || coalesce(': ' || pause.why, '')
                || CASE WHEN status.failing_since IS NOT NULL THEN ', and fails ' || fails ELSE '' END;
         what_to_do := format('SELECT outbox.resume(%L) goes on.', destination);
@@ -104,7 +105,7 @@ BEGIN
         why := CASE WHEN trouble.attempts = 0 THEN 'it is to be tried again'
                     ELSE format('attempt %s failed: %s', trouble.attempts, trouble.last_error) END;
     ELSE
-        why := 'its turn comes next';
+        why := CASE WHEN trouble.operation IS NOT NULL THEN 'a replay delivers it again' ELSE 'its turn comes next' END;
     END IF;
 END $$;
 
@@ -128,9 +129,7 @@ BEGIN
         state := 'INFLIGHT';
         why := 'a fetcher has it, under a lease';
         RETURN;
-    ELSIF batch.number IS NULL
-          AND (pg_visible_in_snapshot(event.xid, cursor.done)
-               OR event.position <= cursor.position AND pg_visible_in_snapshot(event.xid, cursor.upto)) THEN
+    ELSIF batch.number IS NULL AND outbox_internal.is_settled(cursor, event.xid, event.position) THEN
         -- Only a receipt would show it.
         state := 'PUBLISHED';
         why := 'the destination is past it: it was confirmed, or was skipped by the option start or by outbox.seek()';

@@ -187,7 +187,7 @@ BEGIN ATOMIC
          WHERE s.detached_at IS NOT NULL
         UNION ALL
         SELECT CASE WHEN s.late THEN 'failing' ELSE 'degraded' END, s.object, 'paused', p.requested_at,
-               format('paused by %I%s%s', p.requested_by, ': ' || p.why, CASE WHEN s.late THEN format('; its oldest event has waited for %s', s.age) END),
+               format('paused%s%s%s', ' by ' || quote_ident(p.requested_by), ': ' || p.why, CASE WHEN s.late THEN format('; its oldest event has waited for %s', s.age) END),
                'outbox.resume() continues.'
           FROM status AS s
           LEFT JOIN LATERAL (SELECT o.requested_at, o.requested_by, o.why FROM outbox.operation AS o

@@ -25,7 +25,7 @@ COMMENT ON TABLE outbox.operation IS 'operations on destinations, and the roles 
 COMMENT ON COLUMN outbox.operation.id IS 'number of the operation, in the order of requests';
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
-COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination or endpoint at that time; * for all';
+COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination or endpoint, which follows a rename; * for all';
 COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill, skip shard; detach and set aside are by the keeper, and pause of a destination or endpoint that is gone by its relay';
 COMMENT ON COLUMN outbox.operation.from_position IS 'highest settled position before a seek or detach';
 COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events above it are delivered';
@@ -351,10 +351,69 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.check_at_home() IS 'refuses to go on with a log that is not adapted to this cluster';
 
+-- Waits until the cursor of a destination says what its relay has settled by now. A relay saves it
+-- every outbox.cursor_flush_interval; after two seconds, or if the transaction sees no later commits,
+-- the saved cursor has to do.
+CREATE FUNCTION outbox_internal.await_saved_cursor(destination name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    settled CONSTANT bigint := (SELECT r.settled_position FROM outbox_internal.destination_relay AS r WHERE r.destination = $1);
+BEGIN
+    FOR attempt IN 1..100 LOOP
+        EXIT WHEN current_setting('transaction_isolation') <> 'read committed'
+               OR NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1 AND c.position < settled);
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END $$;
+
+-- Returns the cursor that says what a destination or endpoint has settled: that of the destination for
+-- an endpoint that is live. Nothing is settled if the cursor is of another cluster. The caller has
+-- locked the destination.
+CREATE FUNCTION outbox_internal.cursor_of(destination name)
+RETURNS outbox.cursor
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    own_server CONSTANT name := outbox_internal.server_of(destination);
+    cursor              outbox.cursor;
+BEGIN
+    SELECT c.* INTO cursor FROM outbox.cursor AS c
+     WHERE c.destination IN ($1, own_server) ORDER BY c.destination = $1 DESC LIMIT 1;
+    IF cursor.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s) THEN
+        cursor.done := '1:1:';
+        cursor.upto := NULL;
+    END IF;
+    RETURN cursor;
+END $$;
+
+-- Returns whether a destination that goes from one cursor to another passes over events that it has not
+-- settled.
+CREATE FUNCTION outbox_internal.skips_events(before outbox.cursor, after outbox.cursor)
+RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    patterns CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(before.destination, 'topics'));
+BEGIN
+    RETURN EXISTS (SELECT FROM outbox.event AS e
+                    WHERE (e.xid >= pg_snapshot_xmax(before.done) OR e.xid = ANY (ARRAY(SELECT pg_snapshot_xip(before.done))))
+                      AND outbox_internal.is_settled(after, e.xid, e.position) AND NOT outbox_internal.is_settled(before, e.xid, e.position)
+                      AND e.topic LIKE ANY (patterns) AND (e.only_to IS NULL OR e.only_to = before.number)
+                      AND NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = before.destination AND d.position = e.position))
+        OR EXISTS (SELECT FROM outbox.batch AS b CROSS JOIN LATERAL unnest(b.xids, b.positions) AS o(xid, place)
+                    WHERE b.destination = before.destination AND outbox_internal.is_settled(after, o.xid, o.place));
+END $$;
+
 -- Moves the cursor of a destination. Events of transactions that had finished in `done` count as
 -- settled from now on, and so do those up to the position whose transactions had finished in
 -- `upto`. All others are delivered, again or for the first time. Events in outbox.delivery stay
 -- there. The segments are locked, so that none is emptied before the commit.
+-- Errors: 22023 no reason is given, and events would never be delivered.
 CREATE FUNCTION outbox_internal.move_cursor(
     destination name, done pg_snapshot, upto pg_snapshot, "position" bigint, caller name, why text)
 RETURNS bigint
@@ -362,8 +421,13 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    before CONSTANT outbox.cursor := outbox_internal.take_control(destination);
+    before outbox.cursor;
+    after  outbox.cursor;
 BEGIN
+    IF coalesce(why, '') = '' THEN
+        PERFORM outbox_internal.await_saved_cursor(destination);
+    END IF;
+    before := outbox_internal.take_control(destination);
     IF "position" IS NULL THEN
         RAISE EXCEPTION 'the place to go to must not be null' USING ERRCODE = 'null_value_not_allowed';
     ELSIF outbox_internal.has_endpoints(before.destination) THEN
@@ -373,6 +437,16 @@ BEGIN
     END IF;
     PERFORM outbox_internal.check_at_home();
     LOCK TABLE outbox.event IN ACCESS SHARE MODE;
+    after := before;
+    after.done := done;
+    after.upto := upto;
+    after.position := "position";
+    IF coalesce(why, '') = '' AND outbox_internal.skips_events(outbox_internal.cursor_of(destination), after) THEN
+        RAISE EXCEPTION 'a reason must be given'
+            USING ERRCODE = 'invalid_parameter_value',
+                  DETAIL = format('Events that destination "%s" has not settled would never be delivered.', destination),
+                  HINT = 'Use why => ''...''.';
+    END IF;
     PERFORM outbox_internal.drop_batches(destination);
     -- What was delivered is delivered again.
     UPDATE outbox.transaction AS t SET positions = '{}', retries = '{}' WHERE t.destination = $1;
@@ -382,13 +456,17 @@ BEGIN
            system_identifier = s.system_identifier
       FROM pg_control_system() AS s
      WHERE c.destination = $1;
+    -- A copy of an event that is to be delivered again stands for it from now on.
+    UPDATE outbox.delivery AS d SET operation = NULL
+     WHERE d.destination = $1 AND d.operation IS NOT NULL AND NOT outbox_internal.is_settled(after, d.xid, d.position);
     INSERT INTO outbox.operation (requested_by, destination, action, from_position, to_position, why)
     VALUES (caller, destination, 'seek', before.position, $4, nullif(why, ''));
     RETURN $4;
 END $$;
 
 -- Delivers the events above a position, again or for the first time, and no others. Returns the
--- position.
+-- position. A reason must be given if events are passed over that the destination has not settled.
+-- Errors: 22023 no reason is given.
 CREATE FUNCTION outbox.seek(
     destination name, "position" bigint, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
@@ -401,7 +479,8 @@ END;
 
 -- Delivers the events since a time, again or for the first time. They occurred at that time or
 -- later (occurred_at), or are behind the first of these. Reads the whole log. Returns the position
--- that was found.
+-- that was found. A reason must be given as for a position.
+-- Errors: 22023 no reason is given.
 CREATE FUNCTION outbox.seek(
     destination name, since timestamptz, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
@@ -419,8 +498,8 @@ END;
 
 -- Moves a destination to the beginning or end of the log, a position or a time. Targets are
 -- 'beginning' for everything in the log, 'end' for events that commit from now on, or a position or
--- a time as above.
--- Errors: 22007 the target is none of these.
+-- a time as above. A reason must be given as for a position.
+-- Errors: 22007 the target is none of these; 22023 no reason is given.
 CREATE FUNCTION outbox.seek(
     destination name, target text, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
@@ -449,10 +528,11 @@ END $$;
 -- Replay
 -- ---------------------------------------------------------------------------------------------
 
--- Delivers a selection of the events in the log once more, before later events of their keys, and
--- without moving the cursor. All arguments must match; NULL matches everything. Copies of the
--- events wait in outbox.delivery, so the log can move on meanwhile. Returns the id of the
--- operation; the view outbox.replay_progress shows its progress.
+-- Delivers a selection of the events that the destination has settled once more, before later events
+-- of their keys, and without moving the cursor. All arguments must match; NULL matches everything.
+-- Events that it has not settled are delivered anyway, and a notice has their number. Copies of the
+-- others wait in outbox.delivery, so the log can move on meanwhile. Returns the id of the operation;
+-- the view outbox.replay_progress shows its progress.
 CREATE FUNCTION outbox.replay(
     destination    name,
     since          timestamptz DEFAULT NULL,
@@ -475,20 +555,25 @@ DECLARE
     patterns    CONSTANT text[]  := outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics'));
     of_endpoint CONSTANT text[]  := outbox_internal.endpoint_patterns(destination);
     own_number  CONSTANT integer := outbox_internal.destination_number(destination);
+    cursor      outbox.cursor;
     keys        text[];
     count       bigint;
+    unsettled   bigint;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
+    PERFORM outbox_internal.await_saved_cursor(outbox_internal.server_of(destination));
     PERFORM outbox_internal.take_control(destination);
     IF outbox_internal.has_endpoints(destination) THEN
         RAISE EXCEPTION 'cannot replay to all endpoints of "%" at once', destination
             USING ERRCODE = 'feature_not_supported',
                   HINT = format('Use SELECT outbox.replay(server || ''/'' || name) FROM outbox.endpoint WHERE server = %L ...;', destination);
     END IF;
-    WITH selected AS (
-        INSERT INTO outbox.delivery AS d
-        SELECT e.*, $1, 'PENDING', 0, CASE WHEN e.ordering_key = '' THEN clock_timestamp() END,
-               NULL, NULL, NULL, NULL, NULL, NULL, id
+    PERFORM outbox_internal.check_at_home();
+    cursor := outbox_internal.cursor_of(destination);
+    -- The copy of an event that is not settled would stand for the event: the relay takes what is in
+    -- outbox.delivery for settled, and outbox.cancel_replay() would remove it.
+    WITH selection AS NOT MATERIALIZED (
+        SELECT e.*
           FROM outbox.event AS e
          WHERE e.topic LIKE ANY (patterns) AND e.topic LIKE ANY (of_endpoint)
            AND (e.only_to IS NULL OR e.only_to = own_number)
@@ -497,10 +582,28 @@ BEGIN
            AND ($5 IS NULL OR e.aggregate_type = $5) AND ($6 IS NULL OR e.aggregate_id = $6)
            AND ($7 IS NULL OR e.event_type = $7) AND ($8 IS NULL OR e.ordering_key = $8)
            AND ($9 IS NULL OR e.event_id = ANY ($9))
+    ), batched AS MATERIALIZED (
+        SELECT unnest(b.positions) AS place FROM outbox.batch AS b WHERE b.destination = $1
+    ), copied AS (
+        INSERT INTO outbox.delivery AS d
+        SELECT e.*, $1, 'PENDING', 0, CASE WHEN e.ordering_key = '' THEN clock_timestamp() END,
+               NULL, NULL, NULL, NULL, NULL, NULL, id
+          FROM selection AS e
+         WHERE outbox_internal.is_settled(cursor, e.xid, e.position)
+           AND NOT EXISTS (SELECT FROM batched AS b WHERE b.place = e.position)
             ON CONFLICT DO NOTHING  -- it is there already, as a retry or a dead letter
         RETURNING d.ordering_key
     )
-    SELECT count(*), array_agg(DISTINCT s.ordering_key) INTO count, keys FROM selected AS s;
+    SELECT count(*), array_agg(DISTINCT c.ordering_key),
+           (SELECT count(*) FROM selection AS e
+             WHERE NOT outbox_internal.is_settled(cursor, e.xid, e.position)
+                OR EXISTS (SELECT FROM batched AS b WHERE b.place = e.position))
+      INTO count, keys, unsettled
+      FROM copied AS c;
+    IF unsettled > 0 THEN
+        RAISE NOTICE 'events that destination "%" has not settled are not replayed: %', destination, unsettled
+            USING DETAIL = 'They are delivered anyway. Those that it has confirmed just now are among them.';
+    END IF;
     PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
     INSERT INTO outbox.operation (id, requested_by, destination, action, events, why, selection)
     VALUES (id, caller, $1, 'replay', count, nullif(why, ''), jsonb_strip_nulls(jsonb_build_object(

@@ -14,6 +14,7 @@ from cluster import MakeCluster
 from database import Database, NewDatabase, create_database
 from receiver import Gate, Receiver, answer, everything
 from test_delivery import rows, version_of, wait_for_rows, wait_for_versions
+from test_endpoint_tables import rename
 from waiting import wait_until
 
 
@@ -126,6 +127,23 @@ def test_a_destination_that_does_not_exist(db: Database, call: str) -> None:
         db.execute(f"SELECT outbox.{call}")
 
 
+def test_decisions_follow_a_renamed_destination(db: Database) -> None:
+    db.add_destination("d", "pull:")
+    db.add_destination("other", "pull:")
+    (event,) = db.enqueue("a")
+    db.execute("SELECT outbox.seek('d', 'end', why => 'test')")
+    replay = db.value("SELECT outbox.replay('d')")
+    db.execute("SELECT outbox.pause('d', why => 'upgrade')")
+    rename(db, "d", "renamed")
+    rename(db, "other", "d")
+    ((finding,),) = db.execute("SELECT why FROM outbox.health() WHERE what = 'paused'")
+    assert finding.startswith("paused by ") and ": upgrade" in finding
+    assert db.value("SELECT outbox.cancel_replay(%s)", (replay,)) == 1
+    db.execute("SELECT outbox.seek('renamed', 'beginning')")
+    (why,) = db.execute("SELECT why FROM outbox.event_status(%s) WHERE destination = 'renamed'", (event,))[0]
+    assert why.endswith(": upgrade")
+
+
 # -------------------------------------------------------------------------------------------------
 # Seek
 # -------------------------------------------------------------------------------------------------
@@ -154,7 +172,9 @@ def test_seek_to_the_end_skips_what_is_there(db: Database, receiver: Receiver) -
     db.enqueue("a", 3)
     with db.connect() as late, late.transaction():
         late.execute("SELECT outbox.enqueue('item', 'late', 'changed', '{}', version => 1)")
-        db.execute("SELECT outbox.seek('d', 'end')")
+        with pytest.raises(errors.InvalidParameterValue, match="a reason must be given"):
+            db.execute("SELECT outbox.seek('d', 'end')")
+        db.execute("SELECT outbox.seek('d', 'end', why => 'test')")
     db.execute("SELECT outbox.resume('d')")
     db.enqueue("a", first=4)
     wait_for_versions(receiver, "a", [4])
@@ -263,6 +283,76 @@ def test_new_events_of_a_key_follow_its_replay(db: Database, receiver: Receiver)
     assert receiver.versions("a") == [1, 2, 3, 1]
     gate.open()
     wait_for_versions(receiver, "a", [1, 2, 3, 1, 2, 3, 4])
+
+
+def resume_a_destination_that_is_down(db: Database, receiver: Receiver) -> None:
+    """Returns when its relay has read what is in the log, and nothing of it has arrived."""
+    receiver.on(everything, answer(503))
+    db.execute("SELECT outbox.resume('d')")
+    last = db.last_position()
+    wait_until(
+        lambda: db.status(), lambda status: status["in_flight"] > 0 or (status["position"] or 0) >= last,
+        what="the relay to have read the log",
+    )  # fmt: skip
+
+
+def test_a_cancelled_replay_gives_up_nothing_that_was_never_delivered(db: Database, receiver: Receiver) -> None:
+    """An event that is not settled is no part of a replay: it comes anyway."""
+    db.add_destination("d", receiver.url())
+    db.enqueue("a")
+    db.wait_settled()
+    db.pause()
+    ids = db.enqueue("a", 3, first=2) + db.enqueue("b", 3)
+    replay = db.value("SELECT outbox.replay('d')")
+    assert db.value("SELECT events FROM outbox.replay_progress WHERE id = %s", (replay,)) == 1
+    resume_a_destination_that_is_down(db, receiver)
+    db.value("SELECT outbox.cancel_replay(%s)", (replay,))
+    assert db.value("SELECT outbox.backlog('d')") == 6
+    assert db.status()["pending_at_most"] >= 6
+    assert not {("d", "PUBLISHED")} & {state for id in ids for state in event_states(db, id)}
+    receiver.forget_rules()
+    db.wait_settled()
+    wait_until(lambda: set(ids) - {event.id for event in receiver.events() if event.request.status == 204},
+               lambda missing: not missing, what="all events")  # fmt: skip
+    wait_for_rows(db, [])
+
+
+def test_a_replay_of_a_later_event_does_not_overtake_an_earlier_one(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url())
+    db.pause()
+    ids = db.enqueue("a", 4)
+    replay = db.value("SELECT outbox.replay('d', event_ids => ARRAY[%s::uuid])", (ids[2],))
+    db.execute("SELECT outbox.resume('d')")
+    wait_for_versions(receiver, "a", [1, 2, 3, 4])
+    assert db.value("SELECT outbox.cancel_replay(%s)", (replay,)) == 0
+
+
+def test_a_replay_says_what_it_leaves_out(db: Database) -> None:
+    db.add_destination("d", "pull:")
+    db.enqueue("a", 3)
+    notices: list[str] = []
+    with db.connect() as connection:
+        connection.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+        connection.execute("SELECT outbox.replay('d', aggregate_id => 'a')")
+        connection.execute("SELECT outbox.replay('d', aggregate_id => 'b')")
+    assert notices == ['events that destination "d" has not settled are not replayed: 3']
+
+
+def test_a_cancelled_replay_leaves_what_a_seek_wants(db: Database, receiver: Receiver) -> None:
+    """Events were skipped, replayed, and asked for once more by a seek: only the replay is cancelled."""
+    db.add_destination("d", receiver.url())
+    db.pause()
+    db.enqueue("a", 3)
+    db.execute("SELECT outbox.seek('d', 'end', why => 'test')")
+    replay = db.value("SELECT outbox.replay('d')")
+    assert db.value("SELECT outbox.backlog('d')") == 0
+    db.execute("SELECT outbox.seek('d', 'beginning')")
+    assert db.value("SELECT outbox.backlog('d')") == 3
+    resume_a_destination_that_is_down(db, receiver)
+    assert db.value("SELECT outbox.cancel_replay(%s)", (replay,)) == 0
+    receiver.forget_rules()
+    wait_until(lambda: [event.version for event in receiver.events() if event.request.status == 204],
+               lambda seen: seen == [1, 2, 3], what="all events")  # fmt: skip
 
 
 def test_a_replay_can_be_cancelled(db: Database, receiver: Receiver) -> None:

@@ -353,10 +353,12 @@ def test_a_dry_run_changes_nothing(outbox: Callable[..., Any], database: Databas
         outbox("enqueue", "a", "42", "Happened", "{}")
     assert outbox("seek", "d", "end", "--dry-run")["events"] == 0
     assert outbox("seek", "d", "beginning", "--dry-run")["events"] == 3
-    assert outbox("replay", "d", "--topic", "a.*", "--dry-run")["events"] == 3
+    assert outbox("replay", "d", "--topic", "a.*", "--dry-run")["events"] == 0, "they are to be delivered anyway"
     assert database.value("SELECT count(*) FROM outbox.operation") == 0
     assert "Nobody can be asked here" in outbox("seek", "d", "end", code=1)
-    assert outbox("seek", "d", "end", "--yes") == {"destination": "d", "position": 3}
+    assert "a reason must be given" in outbox("seek", "d", "end", "--yes", code=1)
+    assert outbox("seek", "d", "end", "--yes", "--why", "test") == {"destination": "d", "position": 3}
+    assert outbox("replay", "d", "--topic", "a.*", "--dry-run")["events"] == 3
     assert outbox("seek", "d", "beginning", "--yes", "--why", "lost") == {"destination": "d", "position": 0}
     assert outbox("replay", "d", "--type", "none", "--yes")["events"] == 0
 

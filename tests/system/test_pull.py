@@ -215,6 +215,19 @@ def test_published_counts_on_when_a_relay_takes_over(database: Database) -> None
     database.wait_published(250)
 
 
+def test_a_replay_does_not_take_events_out_of_batches(database: Database) -> None:
+    pull_destination(database)
+    sent = database.enqueue("a", 250)
+    ack(database, fetch(database))  # the others are in batches
+    replay = database.value("SELECT outbox.replay('d', event_ids => %s::uuid[])", (sent[99:101],))
+    assert database.value("SELECT outbox.backlog('d')") == 150
+    fetched = fetch(database)
+    assert ids(fetched) == sent[99:100]
+    ack(database, fetched)
+    assert database.value("SELECT outbox.cancel_replay(%s)", (replay,)) == 0
+    assert drain(database) == sent[100:]
+
+
 def test_dead_letters_are_not_published(database: Database) -> None:
     pull_destination(database, max_attempts="1")
     database.enqueue("a", 2)

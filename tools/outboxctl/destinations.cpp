@@ -97,7 +97,8 @@ void add_seek(Command app, Session& session) {
                 const std::string position(
                     session
                         .query("SELECT outbox.seek($1, $2, why => nullif($3, ''))",
-                               {o.destination, o.target, o.why})
+                               {o.destination, o.target,
+                                o.dry_run && o.why.empty() ? "dry run" : o.why})
                         .text(0, 0));
                 session.report(
                     std::string("SELECT $1::text AS destination, $2::bigint AS position") +

@@ -152,6 +152,7 @@ BEGIN
         UPDATE outbox.batch SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.transaction SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.expression SET destination = renamed.new WHERE destination = renamed.old;
+        UPDATE outbox.operation SET destination = renamed.new WHERE destination = renamed.old;
         PERFORM outbox_internal.rename_endpoints(renamed.old, renamed.new);
     END LOOP;
     PERFORM outbox_internal.check_keeps_endpoints(s.srvname)

@@ -204,6 +204,7 @@ BEGIN
             UPDATE outbox.batch AS b SET destination = NEW.name WHERE b.destination = OLD.name;
             UPDATE outbox.transaction AS t SET destination = NEW.name WHERE t.destination = OLD.name;
             UPDATE outbox.fetcher AS f SET destination = NEW.name WHERE f.destination = OLD.name;
+            UPDATE outbox.operation AS o SET destination = NEW.name WHERE o.destination = OLD.name;
             PERFORM outbox_internal.rename_endpoints(OLD.name, NEW.name);
         END IF;
         PERFORM outbox_internal.check_keeps_endpoints(NEW.name);
