@@ -45,14 +45,14 @@ run_stress() {
             repeat "$name" "$times" run_named_ctest "$name"
             ;;
         *.py | *.py::*)
-            mapfile -t of < <(find "$repository"/tests/{system,security,drills,citus} -path "*/${name%%::*}")
+            mapfile -t of < <(find "$repository"/tests/{system,security,drills,world,citus} -path "*/${name%%::*}")
             [ ${#of[@]} -gt 0 ] || die "no test is named $name"
             [ ${#of[@]} -eq 1 ] || die "\"$name\" is in several suites: ${of[*]}"
             begin_load
             repeat "$name" "$times" one_by_one "${of[0]}${name#"${name%%::*}"}"
             ;;
         *)
-            for suite in system security drills citus; do
+            for suite in system security drills world citus; do
                 ! one_by_one "$repository/tests/$suite" -k "$name" --collect-only >/dev/null || of+=("$suite")
             done
             [ ${#of[@]} -gt 0 ] || die "no test is named $name"
@@ -78,7 +78,7 @@ run_changed() {
     [ -z "$names" ] || build_targets "$build" tests/unit/all
     begin_load
     [ -z "$names" ] || repeat "changed unit tests" 10 run_named_ctest "(^|/)($names)(/|$)"
-    for suite in system security drills citus; do
+    for suite in system security drills world citus; do
         mapfile -t tests < <(sed -n "s#^pytest \(tests/$suite/.*\)#$repository/\1#p" "$results/changed")
         [ ${#tests[@]} -eq 0 ] || repeat "changed tests of $suite" 10 one_by_one "${tests[@]}"
     done

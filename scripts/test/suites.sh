@@ -6,7 +6,7 @@
 #   unit          C++ without a server
 #   sanitized     the same under ASan and UBSan, with clang
 #   regress       pg_regress and isolation tests, with both editions
-#   system        a real server and real brokers
+#   system        a real server and real brokers; and tests/world, steps of operators
 #   server        those system tests whose result can depend on the major of the server; they need no broker
 #   outside       system tests of delivery once more, with outbox-relay in place of the workers of the server
 #   edition       system tests that speak SQL once more, with the SQL edition in place of the extension
@@ -105,6 +105,7 @@ run_pytest() { # run_pytest SUITE [ARGUMENT...]: of pytest; default: the folder 
 run_system() {
     build_tests
     run_pytest system
+    run_pytest world
 }
 
 # They test SQL, catalogs, transactions, WAL, locks, workers and dumps. Sinks, programs beside the server and the client
@@ -128,6 +129,7 @@ run_outside() {
 
 run_edition() {
     build_tests
+    OUTBOX_TEST_EDITION=sql run_pytest edition-world "$repository/tests/world" --dist loadfile
     local tests=$repository/tests/system marks="${marks:+$marks and }not slow"
     # The drills have crashes under load.
     # Tests of backfills: those of walking a table and locking its rows, which SQL does there.

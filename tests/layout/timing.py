@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SUITES = ("tests/system", "tests/security", "tests/drills", "tests/citus")
+SUITES = ("tests/system", "tests/security", "tests/drills", "tests/world", "tests/citus")
 # Functions of other files that compare with SECOND.
 COMPARING = {"assert_bearable"}
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "time"}  # functions that return a time

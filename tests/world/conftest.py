@@ -1,0 +1,5 @@
+"""The fixtures of the system tests."""
+
+from __future__ import annotations
+
+from conftest import *
