@@ -13,8 +13,8 @@ WITH own_server AS MATERIALIZED (
       FROM outbox.batch AS b
      GROUP BY b.destination
 ), trouble AS MATERIALIZED (
-    SELECT d.destination, pg_catalog.count(*) FILTER (WHERE d.state <> 'DEAD') AS events,
-           pg_catalog.min(d.occurred_at) FILTER (WHERE d.state <> 'DEAD') AS oldest,
+    SELECT d.destination, pg_catalog.count(*) FILTER (WHERE d.state <> 'DEAD' AND d.operation IS NULL) AS events,
+           pg_catalog.min(d.occurred_at) FILTER (WHERE d.state <> 'DEAD' AND d.operation IS NULL) AS oldest,
            pg_catalog.count(*) FILTER (WHERE d.state = 'DEAD') AS dead
       FROM outbox.delivery AS d
      WHERE d.state <> 'DISCARDED'
@@ -49,6 +49,6 @@ COMMENT ON COLUMN outbox.endpoint_status.state IS 'live if its relay sends event
 COMMENT ON COLUMN outbox.endpoint_status.failing_since IS 'since when it fails; null if it works';
 COMMENT ON COLUMN outbox.endpoint_status.last_error IS 'error of the last failed attempt';
 COMMENT ON COLUMN outbox.endpoint_status.next_attempt_at IS 'time of the next attempt, if it fails';
-COMMENT ON COLUMN outbox.endpoint_status.pending_at_most IS 'events that wait for it, dead letters apart, as an upper bound; 0 if it is live. outbox.backlog() counts them';
+COMMENT ON COLUMN outbox.endpoint_status.pending_at_most IS 'events that wait for it, dead letters and replays apart, as an upper bound; 0 if it is live. outbox.backlog() counts them';
 COMMENT ON COLUMN outbox.endpoint_status.dead_letters IS 'events that wait for outbox.redrive() or outbox.discard()';
 COMMENT ON COLUMN outbox.endpoint_status.oldest IS 'occurred_at of the oldest event that waits outside the log';

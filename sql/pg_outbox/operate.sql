@@ -602,7 +602,7 @@ BEGIN
       FROM copied AS c;
     IF unsettled > 0 THEN
         RAISE NOTICE 'events that destination "%" has not settled are not replayed: %', destination, unsettled
-            USING DETAIL = 'They are delivered anyway. Those that it has confirmed just now are among them.';
+            USING DETAIL = 'The saved cursor has not passed them. Those that were not delivered yet come anyway.';
     END IF;
     PERFORM outbox_internal.promote(destination, coalesce(keys, '{}'));
     INSERT INTO outbox.operation (id, requested_by, destination, action, events, why, selection)
@@ -651,7 +651,7 @@ BEGIN
     PERFORM outbox_internal.take_control(target);
     WITH given_up AS (
         DELETE FROM outbox.delivery AS d
-         WHERE d.operation = $1 AND d.state = 'PENDING' AND d.lock_token IS NULL
+         WHERE d.operation = $1 AND d.state IN ('PENDING', 'RETRY') AND d.lock_token IS NULL
         RETURNING d.ordering_key
     )
     SELECT count(*), array_agg(DISTINCT g.ordering_key) INTO count, keys FROM given_up AS g;

@@ -16,7 +16,7 @@ WITH destination AS MATERIALIZED (
 ), unsettled AS (
     SELECT d.position, d.destination, d.attempts, d.next_retry_at, d.lock_token, d.locked_at
       FROM outbox.delivery AS d
-     WHERE d.state <> 'DISCARDED'
+     WHERE d.state <> 'DISCARDED' AND d.operation IS NULL -- a replayed event was published before
     UNION ALL
     SELECT o.position, b.destination, 0, NULL,
            CASE WHEN o.number <= b.taken THEN b.token END, CASE WHEN o.number <= b.taken THEN b.fetched_at END

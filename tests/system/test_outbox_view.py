@@ -232,6 +232,16 @@ def test_an_event_that_was_given_up_waits_for_nothing(db: Database, receiver: Re
     wait_published(db, event_id)
 
 
+def test_an_event_that_is_replayed_stays_published(db: Database) -> None:
+    pull_destination(db)
+    event_id = insert(db)
+    ack(db, fetch_something(db))
+    wait_published(db, event_id)
+    db.execute("SELECT outbox.replay('d')")
+    assert db.value("SELECT waiting FROM outbox.replay_progress") == 1
+    assert lifecycle(db, event_id)["published_at"] is not None
+
+
 def test_what_the_log_has_lost_and_is_still_to_be_delivered_is_shown(db: Database) -> None:
     pull_destination(db, retry_base="1h", retry_max="1h")
     event_id = insert(db)
@@ -278,6 +288,7 @@ def test_what_is_unpublished_is_found_in_one_pass(db: Database) -> None:
         (count,),
     )
     fetch_something(db)
+    db.wait_saved("done")
     db.execute("SELECT outbox.replay('done')")
     db.execute("SELECT outbox.pause('done')")
     db.execute("ANALYZE outbox.event_0, outbox.delivery, outbox.batch")

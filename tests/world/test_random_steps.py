@@ -30,7 +30,7 @@ def test_random_steps_lose_nothing(new_database: NewDatabase, http: None) -> Non
         with world.writers():
             world.operate(SECONDS)
         world.conclude()
-        arrived = {place.name: len(place.taken()) for place in world.places}
+        arrived = {place.name: len(place.arrivals()) for place in world.places}
         print(f"{len(world.taken)} steps, committed {len(world.ledger())}, arrived {arrived}")
     finally:
         world.close()

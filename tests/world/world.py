@@ -8,89 +8,174 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import psycopg
 
 from database import Database
 from ledger import SETUP, Entry, read_ledger
-from receiver import Event, Exchange, Receiver, answer, delayed, everything
+from receiver import Exchange, Receiver, answer, delayed, everything
 from waiting import wait_until
 
 from .steps import LOCKED, SET_ASIDE, alter, calls, drop_and_make_again, rename
 
 KEYS = 12
 WRITERS = 2
+NO_SUCH_DESTINATION, LEASE_LOST = "42704", "OL001"
+FEWEST_STEPS = 30  # however busy the machine is
 OPTIONS = {"retry_base": "10ms", "retry_max": "200ms", "max_attempts": "1000"}
 
 
-class Place:
-    """A destination with its receiver."""
+class Place(ABC):
+    """A destination, and what takes its events."""
 
-    def __init__(self, world: World, name: str, on_dead_letter: str) -> None:
+    weathers: tuple[str, ...] = ("up", "up", "down", "refusing", "slow", "away")
+
+    def __init__(self, world: World, name: str, url: str, on_dead_letter: str) -> None:
         self.world = world
-        self.random = world.random
         self.name = name
         self.on_dead_letter = on_dead_letter
-        self.receiver = Receiver()
-        self.receiver.on(everything, self.behave)
         self.weather = "up"
         self.dead: set[str] = set()  # events that were refused for good
         self.given_up: set[str] = set()  # events that a step may have given up
-        world.database.add_destination(name, self.receiver.url(), on_dead_letter=on_dead_letter, **OPTIONS)
+        world.database.add_destination(name, url, on_dead_letter=on_dead_letter, **OPTIONS)
 
-    # ---- weather --------------------------------------------------------------------------------
+    @abstractmethod
+    def arrivals(self) -> list[str]:
+        """Returns events that were taken, in order, with duplicates."""
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     def change_weather(self, weather: str | None = None) -> None:
-        if self.weather == "away":
-            self.receiver.listen()
-        self.weather = weather or self.random.choice(["up", "up", "down", "refusing", "slow", "away"])
-        if self.weather == "away":
-            self.receiver.refuse_connections()
+        self.weather = weather or self.world.random.choice(self.weathers)
 
-    async def behave(self, exchange: Exchange) -> None:
-        event = exchange.request.headers["ce-id"]
+    def answer_to(self, event: str) -> int:
+        """Returns the status with which an event is answered now."""
         dice = int(event[-4:], 16)
         if self.weather == "down":
-            await answer(503)(exchange)
-        elif self.weather == "refusing" and dice % 5 == 0:
-            await answer(400)(exchange)
-        elif self.weather == "refusing" and dice % 31 == 1:
+            return 503
+        if self.weather == "refusing" and dice % 5 == 0:
+            return 400
+        if self.weather == "refusing" and dice % 31 == 1:
             self.dead.add(event)
-            await answer(413)(exchange)
-        elif self.weather == "slow":
-            await delayed(0.005 * (dice % 20))(exchange)
-        else:
-            await answer()(exchange)
+            return 413
+        return 204
 
     # ---- the account ----------------------------------------------------------------------------
 
-    def taken(self) -> list[Event]:
-        """Returns what arrived, in the order of the answers."""
-        return sorted(
-            (e for e in self.receiver.events() if e.request.status == 204), key=lambda e: e.request.ended or 0
-        )
-
     def missing(self, ledger: list[Entry]) -> set[str]:
-        arrived = {event.id for event in self.receiver.events() if event.request.status == 204}
-        return {entry.event_id for entry in ledger} - arrived - self.given_up
+        return {entry.event_id for entry in ledger} - set(self.arrivals()) - self.given_up
 
     def out_of_order(self, ledger: list[Entry]) -> list[str]:
         """Returns events that first arrived before an earlier one of their key, unless a step or a dead letter allows it."""
         may_pass = self.given_up | (self.dead if self.on_dead_letter == "release" else set())
+        by_id = {entry.event_id: entry for entry in ledger}
         of_key: dict[str, dict[int, str]] = defaultdict(dict)
         for entry in ledger:
             of_key[entry.key][entry.version] = entry.event_id
         seen: set[str] = set()
         wrong = []
-        for event in self.taken():
-            if event.id not in seen:
-                seen.add(event.id)
-                below = [v for v, other in of_key[event.subject].items()
-                         if v < event.version and other not in seen and other not in may_pass]  # fmt: skip
-                if below and event.id not in may_pass:
-                    wrong.append(f"key {event.subject}: version {event.version} arrived before {below[:5]}")
+        for event in self.arrivals():
+            if event in seen or event not in by_id:
+                continue
+            seen.add(event)
+            entry = by_id[event]
+            below = [version for version, other in of_key[entry.key].items()
+                     if version < entry.version and other not in seen and other not in may_pass]  # fmt: skip
+            if below and event not in may_pass:
+                wrong.append(f"key {entry.key}: version {entry.version} arrived before {below[:5]}")
         return wrong
+
+
+class HttpPlace(Place):
+    def __init__(self, world: World, name: str, on_dead_letter: str) -> None:
+        self.receiver = Receiver()
+        self.receiver.on(everything, self.behave)
+        super().__init__(world, name, self.receiver.url(), on_dead_letter)
+
+    def close(self) -> None:
+        self.receiver.close()
+
+    def change_weather(self, weather: str | None = None) -> None:
+        if self.weather == "away":
+            self.receiver.listen()
+        super().change_weather(weather)
+        if self.weather == "away":
+            self.receiver.refuse_connections()
+
+    async def behave(self, exchange: Exchange) -> None:
+        event = exchange.request.headers["ce-id"]
+        answered = answer(self.answer_to(event))
+        await (delayed(int(event[-4:], 16) % 20 / 200, answered) if self.weather == "slow" else answered)(exchange)
+
+    def arrivals(self) -> list[str]:
+        taken = [event for event in self.receiver.events() if event.request.status == 204]
+        return [event.id for event in sorted(taken, key=lambda event: event.request.ended or 0)]
+
+
+class PullPlace(Place):
+    """A pull destination, from which one thread fetches."""
+
+    weathers = ("up", "up", "down", "refusing", "away")
+
+    def __init__(self, world: World, name: str, on_dead_letter: str) -> None:
+        self.taken: list[str] = []
+        self.stopping = threading.Event()
+        self.failures: list[BaseException] = []
+        super().__init__(world, name, "pull:", on_dead_letter)
+        self.thread = threading.Thread(target=self.fetch_all)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.stopping.set()
+        self.thread.join()
+        assert self.failures == []
+
+    def arrivals(self) -> list[str]:
+        return list(self.taken)
+
+    def fetch_all(self) -> None:
+        try:
+            with self.world.database.connect() as connection:
+                while not self.stopping.wait(0.01):
+                    if self.weather != "away":
+                        self.fetch(connection)
+        except BaseException as error:
+            self.failures.append(error)
+
+    def fetch(self, connection: psycopg.Connection) -> None:
+        try:
+            rows = connection.execute(
+                "SELECT token, event_id::text FROM outbox.fetch(%s, 20, '10 s')", (self.name,)
+            ).fetchall()
+            self.settle(connection, rows)
+        except psycopg.Error as error:
+            if error.sqlstate not in (NO_SUCH_DESTINATION, LEASE_LOST):  # a step has changed that
+                raise
+
+    def settle(self, connection: psycopg.Connection, rows: list[tuple[Any, ...]]) -> None:
+        if rows and self.weather in ("down", "away"):
+            connection.execute("SELECT outbox.release(%s)", (rows[0][0],))
+            return
+        waiting: set[str] = set()  # behind one that was refused
+        for token, event in rows:
+            if event in waiting:
+                continue
+            status = self.answer_to(event)
+            if status == 204:
+                self.taken.append(event)
+            else:
+                behind = connection.execute(
+                    "SELECT n::text FROM outbox.nack(%s, %s, 'no', %s) AS n", (token, event, status == 413)
+                )
+                waiting |= {row[0] for row in behind}
+        if rows:
+            connection.execute("SELECT outbox.ack(%s)", (rows[0][0],))
 
 
 class World:
@@ -100,11 +185,13 @@ class World:
         self.stopping = threading.Event()
         self.taken: list[str] = []  # steps
         database.execute(SETUP.format(aggregates=KEYS))
-        self.places = [Place(self, "strict", "block"), Place(self, "other", "block"), Place(self, "loose", "release")]
+        self.places: list[Place] = [
+            HttpPlace(self, "strict", "block"), HttpPlace(self, "loose", "release"), PullPlace(self, "fetched", "block"),
+        ]  # fmt: skip
 
     def close(self) -> None:
         for place in self.places:
-            place.receiver.close()
+            place.close()
 
     # ---- writers --------------------------------------------------------------------------------
 
@@ -235,7 +322,7 @@ class World:
 
     def operate(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or len(self.taken) < FEWEST_STEPS:
             self.take_step()
             self.check_that_it_counts(self.random.choice(self.places))
             self.stopping.wait(self.random.random() / 10)
@@ -258,7 +345,7 @@ class World:
         assert len(ledger) > 0
         for place in self.places:
             assert place.out_of_order(ledger) == [], f"{place.name}: {self.taken}"
-            invented = {event.id for event in place.taken()} - {entry.event_id for entry in ledger}
+            invented = set(place.arrivals()) - {entry.event_id for entry in ledger}
             assert not invented, f"{place.name} got what was not committed: {invented}"
             wait_until(
                 lambda place=place: self.database.value("SELECT outbox.backlog(%s)", (place.name,)),
