@@ -7,8 +7,11 @@
 
 namespace outbox {
 
-// Place of this relay's row, and the token under which it may change the row.
+// This relay's row, and the token under which it may change the row. The place is only where to look
+// first: VACUUM FULL, CLUSTER and the like put rows of other destinations there, and leases of
+// destinations are often equal.
 static ItemPointerData row_place;
+static int32 row_number = -1;
 static int64 lease = -1;
 
 static Datum text_of(const Snapshot& snapshot) {
@@ -65,7 +68,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     const char* upto = no_upto ? nullptr : TextDatumGetCString(upto_value);
     const int64 position = DatumGetInt64(required_value(table, 0, 5));
     const int64 system = DatumGetInt64(required_value(table, 0, 6));
-    const int32 number = DatumGetInt32(required_value(table, 0, 7));
+    row_number = DatumGetInt32(required_value(table, 0, 7));
     const int64 live_after = DatumGetInt64(required_value(table, 0, 8));
     const int64 published = DatumGetInt64(required_value(table, 0, 9));
     const int64 failures = DatumGetInt64(required_value(table, 0, 10));
@@ -73,7 +76,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
 
     run_core([&] {
         cursor = Cursor{};
-        cursor.number = number;
+        cursor.number = row_number;
         cursor.done = Snapshot::parse(done).value_or(Snapshot{});
         if (upto != nullptr)
             cursor.upto = Snapshot::parse(upto);
@@ -108,31 +111,33 @@ bool take_cursor(Oid server, Cursor& cursor) {
     return take_existing(server, name, cursor);
 }
 
-CursorState look_at_cursor(Oid server) {
-    Oid types[] = {OIDOID, INT8OID};
-    Datum values[] = {ObjectIdGetDatum(server), Int64GetDatum(lease)};
-    if (!execute_for_row("SELECT ctid, paused FROM outbox.cursor WHERE server = $1 AND lease = $2",
+CursorState look_at_cursor() {
+    Oid types[] = {INT4OID, INT8OID};
+    Datum values[] = {Int32GetDatum(row_number), Int64GetDatum(lease)};
+    if (!execute_for_row("SELECT ctid, paused FROM outbox.cursor WHERE number = $1 AND lease = $2",
                          lengthof(types), types, values, nullptr, {TIDOID, BOOLOID}))
         return {.ours = false, .paused = false};
     return {.ours = true, .paused = DatumGetBool(required_value(table, 0, 2))};
 }
 
 static bool lock_row(const char* statement) {
-    Oid types[] = {TIDOID, INT8OID};
-    Datum values[] = {PointerGetDatum(&row_place), Int64GetDatum(lease)};
+    Oid types[] = {TIDOID, INT4OID, INT8OID};
+    Datum values[] = {PointerGetDatum(&row_place), Int32GetDatum(row_number), Int64GetDatum(lease)};
     return execute_for_row(statement, lengthof(types), types, values, nullptr, {TIDOID});
 }
 
 bool lock_cursor() {
     return lock_row(
-        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE SKIP LOCKED");
+        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND number = $2 AND lease = $3 "
+        "FOR UPDATE SKIP LOCKED");
 }
 
 bool wait_for_cursor() {
-    return lock_row("SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND lease = $2 FOR UPDATE");
+    return lock_row(
+        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND number = $2 AND lease = $3 FOR UPDATE");
 }
 
-void pause_destination(Oid server, const char* name, std::string_view why) {
+void pause_destination(const char* name, std::string_view why) {
     NameData destination;
     namestrcpy(&destination, name);
     Oid types[] = {NAMEOID, TEXTOID};
@@ -141,13 +146,16 @@ void pause_destination(Oid server, const char* name, std::string_view why) {
                                            lengthof(types), types, values, nullptr, false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not pause a destination: %s", SPI_result_code_string(code));
-    look_at_cursor(server);  // the row has moved
+    look_at_cursor();  // the row has moved
 }
 
 void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since) {
     const bool partly = cursor.upto.has_value();
-    Oid types[] = {TIDOID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID, INT8OID, TIMESTAMPTZOID};
+    Oid types[] = {TIDOID,  INT4OID, INT8OID, TEXTOID, TEXTOID,
+                   INT8OID, INT8OID, INT8OID, INT8OID, TIMESTAMPTZOID};
     Datum values[] = {PointerGetDatum(&row_place),
+                      Int32GetDatum(row_number),
+                      Int64GetDatum(lease),
                       text_of(cursor.done),
                       partly ? text_of(*cursor.upto) : Datum{0},
                       Int64GetDatum(cursor.position),
@@ -155,14 +163,14 @@ void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failin
                       Int64GetDatum(static_cast<int64>(stats.all_delivered())),
                       Int64GetDatum(static_cast<int64>(stats.all_failures())),
                       TimestampTzGetDatum(failing_since - epoch_difference)};
-    const char nulls[] = {
-        ' ', ' ', partly ? ' ' : 'n', ' ', ' ', ' ', ' ', failing_since != 0 ? ' ' : 'n'};
-    execute_for_row(
-        "UPDATE outbox.cursor SET done = $2::pg_snapshot, upto = $3::pg_snapshot, position = $4, "
-        "system_identifier = $5, published = $6, failures = $7, failing_since = $8, "
-        "saved_at = clock_timestamp() "
-        "WHERE ctid = $1 RETURNING ctid",
-        lengthof(types), types, values, nulls, {TIDOID});
+    const char nulls[] = {' ', ' ', ' ', ' ', partly ? ' ' : 'n',
+                          ' ', ' ', ' ', ' ', failing_since != 0 ? ' ' : 'n'};
+    if (!execute_for_row("UPDATE outbox.cursor SET done = $4::pg_snapshot, upto = $5::pg_snapshot, "
+                         "position = $6, system_identifier = $7, published = $8, failures = $9, "
+                         "failing_since = $10, saved_at = clock_timestamp() "
+                         "WHERE ctid = $1 AND number = $2 AND lease = $3 RETURNING ctid",
+                         lengthof(types), types, values, nulls, {TIDOID}))
+        elog(ERROR, "cursor %d is not locked", row_number);
 }
 
 }  // namespace outbox

@@ -22,17 +22,17 @@ struct CursorState {
     bool ours;  // false if it was moved, taken by another relay, or dropped
     bool paused;
 };
-CursorState look_at_cursor(Oid server);
+CursorState look_at_cursor();
 
 // Locks the cursor until the transaction ends, so that a relay and operators do not change it at
-// the same time. Never waits. Returns false if an operator has locked the row, or if the row is
-// gone or not ours, which look_at_cursor() tells.
+// the same time. Never waits. Returns false if an operator has locked the row, or if the row has
+// moved, or is gone or not ours: look_at_cursor() finds it again, or tells.
 bool lock_cursor();
 // Does the same, but waits for an operator. Returns false if the cursor is not ours any more.
 bool wait_for_cursor();
 
 // Pauses a locked destination until an operator resumes it.
-void pause_destination(Oid server, const char* name, std::string_view why);
+void pause_destination(const char* name, std::string_view why);
 
 // Saves a locked cursor, and counters with it, and since when the destination fails (Unix time; 0 if
 // it works). The commit need not wait for the disk: events after

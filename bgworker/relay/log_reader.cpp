@@ -30,13 +30,18 @@ struct Sharing {
     bool began = false;               // the relay has read a window since it started
     bool gives = false;               // blocks to others
     int64 waited_for = PG_INT64_MIN;  // events after this position, which another relay reads
-    // The window that was taken from another relay. `scanned`: this relay has scanned it, too.
+    bool scanned = true;              // false: the window was taken from another relay
+};
+
+// The window that is read, to scan it again.
+struct WindowBounds {
     Snapshot from, to;
-    bool scanned = true;
+    Settled settled;
 };
 
 struct LogReader {
     Sharing* sharing;
+    WindowBounds* window;
     WindowSpool* spool;
     RowFetcher fetcher;
     bool scanned_before;
@@ -45,7 +50,8 @@ struct LogReader {
     bool last_xid_finished;
     int commits;
     XLogRecPtr commits_end;
-    std::uint32_t segments;  // that have rows of the window, a bit each
+    std::uint32_t segments;    // that have rows of the window, a bit each
+    Oid files[segment_count];  // in which these rows have their places
     int64 last_position;
 };
 
@@ -54,7 +60,10 @@ LogReader* create_log_reader() {
         static_cast<LogReader*>(MemoryContextAllocZero(TopMemoryContext, sizeof(LogReader)));
     reader->spool = create_spool();
     create_row_fetcher(reader->fetcher);
-    run_core([reader] { reader->sharing = new Sharing; });
+    run_core([reader] {
+        reader->sharing = new Sharing;
+        reader->window = new WindowBounds;
+    });
     return reader;
 }
 
@@ -226,6 +235,7 @@ static bool scan_segment(LogReader* reader, int number, const Snapshot& from,
     Relation table = try_open_segment(number);
     if (table == nullptr)
         return false;
+    reader->files[number] = table->rd_rel->relfilenode;
     if (RelationGetNumberOfBlocks(table) > 0) {
         const OpenSegment segment = {static_cast<uint16>(number), table, open_order_index(table)};
         reader->last_xid = 0;
@@ -242,18 +252,30 @@ void forget_window() {
     note_reading(0);
 }
 
-int64 collect_window(LogReader* reader, const Snapshot& from, const Settled& settled,
-                     const Snapshot& to) {
+static void begin_window(LogReader* reader, const Snapshot& from, const Settled& settled,
+                         const Snapshot& to) {
+    reader->last_position = PG_INT64_MIN;
+    run_core([&] { *reader->window = {from, to, settled}; });
+}
+
+// Returns -1 if the log is gone.
+static int64 scan_segments(LogReader* reader) {
+    const WindowBounds& window = *reader->window;
     reset_spool(reader->spool);
     reader->commits = 0;
     reader->commits_end = InvalidXLogRecPtr;
     reader->segments = 0;
-    reader->last_position = PG_INT64_MIN;
     reader->sharing->scanned = true;
     for (int i = 0; i < segment_count; i++)
-        if (!scan_segment(reader, i, from, settled, to))
+        if (!scan_segment(reader, i, window.from, window.settled, window.to))
             return -1;
     return static_cast<int64>(sort_spool(reader->spool));
+}
+
+int64 collect_window(LogReader* reader, const Snapshot& from, const Settled& settled,
+                     const Snapshot& to) {
+    begin_window(reader, from, settled, to);
+    return scan_segments(reader);
 }
 
 // Agrees with other relays where the window ends.
@@ -291,25 +313,37 @@ int64 take_window(LogReader* reader, const Snapshot& from, Snapshot& to) {
     sharing.window = find_window(from, sharing.completed, to);
     if (sharing.window.number == 0)
         return -1;
-    run_core([&] {
-        sharing.from = from;
-        sharing.to = to;
-    });
+    begin_window(reader, from, {}, to);
     sharing.scanned = false;
     sharing.gives = true;
-    reader->last_position = PG_INT64_MIN;
     if (sharing.window.is_old)
         must_look_again();
     return sharing.window.count;
 }
 
-// Scans a window that was taken, because the blocks of other relays did not suffice. Rows that are
-// gone by now are of events that this destination does not select. Returns false if the log is gone.
-static bool scan_taken_window(LogReader* reader) {
-    const int64 position = reader->last_position;
-    const int64 count = collect_window(reader, reader->sharing->from, {}, reader->sharing->to);
-    reader->last_position = position;
-    return count >= 0;
+// VACUUM FULL, CLUSTER and the like write a segment anew, so that its rows have other places.
+// fetch_row() cannot see that: a place without a row is that of a row which was rolled back. The
+// caller's transaction keeps the segments as they are from here on.
+static bool places_are_valid(const LogReader* reader) {
+    for (int i = 0; i < segment_count; i++) {
+        if ((reader->segments & 1U << i) == 0)
+            continue;
+        Relation segment = try_open_segment(i);
+        if (segment == nullptr)
+            return false;
+        const bool same = segment->rd_rel->relfilenode == reader->files[i];
+        table_close(segment, NoLock);
+        if (!same)
+            return false;
+    }
+    return true;
+}
+
+// Scans the window, if the places of its events are not known: it was taken from other relays, whose
+// blocks did not suffice, or its segments were written anew. Rows that are gone by now are of events
+// that this destination does not select. Returns false if the log is gone.
+static bool find_places(LogReader* reader) {
+    return (reader->sharing->scanned && places_are_valid(reader)) || scan_segments(reader) >= 0;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -406,12 +440,12 @@ static void pass(LogReader* reader, const WindowEntry& entry) {
 ReadResult read_events(LogReader* reader, std::int32_t destination, const TopicFilter& topics,
                        const std::vector<std::int64_t>& recorded, Expressions* expressions,
                        EventBlock& block) {
-    if (!reader->sharing->scanned && !scan_taken_window(reader))
+    if (!find_places(reader))
         return ReadResult::log_is_gone;
     const WindowEntry* entry;
     while ((entry = peek_spool(reader->spool)) != nullptr &&
            entry->position <= reader->last_position)
-        drop_from_spool(reader->spool);  // taken from other relays
+        drop_from_spool(reader->spool);  // read already
 
     const int64 after = reader->last_position;
     bool is_complete = topics.matches_everything() && expressions == nullptr;

@@ -204,7 +204,7 @@ static void configure() {
 
     SPI_connect();
     bool starts_over = !home->relay.started() || !(home->new_config == home->config);
-    if (!look_at_cursor(server).ours || (starts_over && !wait_for_cursor())) {
+    if (!look_at_cursor().ours || (starts_over && !wait_for_cursor())) {
         if (!take_cursor(server, home->relay.cursor())) {
             end_sql_work();
             proc_exit(0);
@@ -217,7 +217,7 @@ static void configure() {
         start_over();
     }
     if (home->relay.started())
-        follow_operators(look_at_cursor(server));
+        follow_operators(look_at_cursor());
     end_sql_work();
 }
 
@@ -354,7 +354,7 @@ static bool begin_settling(const char* activity) {
         proc_exit(0);
     if (lock_cursor())
         return true;
-    home->cursor_lost = !look_at_cursor(shared->slots[my_slot].object).ours;
+    home->cursor_lost = !look_at_cursor().ours;
     end_sql_work();
     home->relay.cursor_is_busy();
     return false;
@@ -418,7 +418,7 @@ static void pause() {
     ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s",
                          NameForLog(my_name()).text, why),
                   errhint("outbox.resume() continues.")));
-    pause_destination(shared->slots[my_slot].object, my_name(), home->relay.pipeline().gone());
+    pause_destination(my_name(), home->relay.pipeline().gone());
     end_sql_work();
     home->relay.paused();
 }

@@ -362,16 +362,18 @@ Statement entries(std::int32_t number, const std::vector<std::string>& patterns,
 }
 
 Statement rows(std::int32_t number, std::int32_t segment, std::span<const Place> places,
-               const Evaluation& evaluation) {
+               const std::vector<std::int64_t>& positions, const Evaluation& evaluation) {
     Statement statement{
         .text = evaluation.any()
-                    ? "SELECT * FROM outbox_internal.relay_rows_expressions($1, $2, $3)"
-                    : "SELECT * FROM outbox_internal.relay_rows($1, $2)",
+                    ? "SELECT * FROM outbox_internal.relay_rows_expressions($1, $2, $3, $4)"
+                    : "SELECT * FROM outbox_internal.relay_rows($1, $2, $3)",
         .max_answer = places.size() == 1 ? Statement::long_answer : Statement::usual_answer};
     limit(statement, evaluation);
     if (evaluation.any())
         statement.parameters.integer(number);
-    statement.parameters.integer(segment).array(type::tid_array, places_of(places));
+    statement.parameters.integer(segment)
+        .array(type::tid_array, places_of(places))
+        .array(type::int8_array, bigints(positions));
     return statement;
 }
 

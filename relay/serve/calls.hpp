@@ -151,8 +151,10 @@ std::optional<Found> found_of(const Rows& rows);
 
 Statement entries(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
                   const Snapshot& end, std::int64_t after, std::int32_t max_entries);
+// Fails with `rewritten` if an event of these positions has another place by now, or none.
+inline constexpr std::string_view rewritten = "55000";
 Statement rows(std::int32_t number, std::int32_t segment, std::span<const Place> places,
-               const Evaluation& evaluation);
+               const std::vector<std::int64_t>& positions, const Evaluation& evaluation);
 
 Statement pause(const Held& held, const std::string& why);
 Statement save(const Held& held, const Relay& relay);

@@ -170,6 +170,24 @@ void WindowReader::take_entries(Answer answer, std::uint64_t) {
     owner_.read_more();
 }
 
+// Forgets all places, and the rows that have not arrived: they are looked for again. Places become
+// invalid when the log is written anew.
+void WindowReader::forget_places() {
+    const auto missing = std::find_if(fetches_.begin(), fetches_.end(),
+                                      [](const Fetch& fetch) { return !fetch.arrived; });
+    if (missing != fetches_.end())
+        entries_to_ = missing->positions.front() - 1;
+    else if (next_entry_ < entries_.size())
+        entries_to_ = entries_[next_entry_].position - 1;
+    fetches_.erase(missing, fetches_.end());
+    entries_ = {};
+    entries_memory_.set(0);
+    next_entry_ = 0;
+    complete_ = false;
+    asked_for_entries_ = false;
+    generation_++;
+}
+
 // Forgets the places of rows that have arrived. Others may be asked for again.
 void WindowReader::forget_entries() {
     std::size_t used = next_entry_;
@@ -197,7 +215,8 @@ void WindowReader::request_rows() {
     }
     const std::uint64_t id = fetch.id;
     fetches_.push_back(std::move(fetch));
-    run(calls::rows(number_, segment, places, evaluation_), &WindowReader::take_rows, id);
+    run(calls::rows(number_, segment, places, fetches_.back().positions, evaluation_),
+        &WindowReader::take_rows, id);
 }
 
 void WindowReader::take_rows(Answer answer, std::uint64_t id) {
@@ -205,6 +224,11 @@ void WindowReader::take_rows(Answer answer, std::uint64_t id) {
                                     [id](const Fetch& one) { return one.id == id; });
     if (fetch == fetches_.end())
         return;
+    if (answer.sqlstate == calls::rewritten) {
+        forget_places();
+        fail(answer);
+        return;
+    }
     const bool usable = answer.ok && fetch->rows.start(std::move(answer.rows));
     if (!usable) {
         // Asked for again, and in smaller blocks.
@@ -234,17 +258,8 @@ void WindowReader::learn_size(const EventRows& rows) noexcept {
 // Reading
 // -------------------------------------------------------------------------------------------------
 
-// The row at a place may have changed since the place was found, but then the event is not one of
-// ours.
-bool WindowReader::is_wanted(Fetch& fetch, std::int64_t position) const {
-    if (std::binary_search(recorded_.begin(), recorded_.end(), position))
-        return false;
-    if (fetch.id == 0)  // came with the look
-        return true;
-    std::size_t& next = fetch.next_position;
-    while (next < fetch.positions.size() && fetch.positions[next] < position)
-        next++;
-    return next < fetch.positions.size() && fetch.positions[next] == position;
+bool WindowReader::is_wanted(std::int64_t position) const {
+    return !std::binary_search(recorded_.begin(), recorded_.end(), position);
 }
 
 WindowReader::Filled WindowReader::fill(EventBlock& block) {
@@ -254,7 +269,7 @@ WindowReader::Filled WindowReader::fill(EventBlock& block) {
             const auto position = fetch.rows.position(fetch.next_row);
             if (!position)
                 return Filled::unreadable;
-            if (!is_wanted(fetch, *position))
+            if (!is_wanted(*position))
                 continue;
             switch (fetch.rows.copy(fetch.next_row, block)) {
                 case EventRows::Copied::yes:

@@ -77,7 +77,6 @@ class WindowReader {
         std::uint64_t id = 0;
         std::size_t first_entry = 0;
         std::vector<std::int64_t> positions{};  // of the entries
-        std::size_t next_position = 0;
         bool arrived = false;
         EventRows rows{};
         int next_row = 0;
@@ -95,9 +94,10 @@ class WindowReader {
     void request_more();
     void request_rows();
     void forget_entries();
+    void forget_places();
     void fail(const Answer& answer);
     void read_less_at_once(const Answer& answer) noexcept;
-    bool is_wanted(Fetch& fetch, std::int64_t position) const;
+    bool is_wanted(std::int64_t position) const;
     void learn_size(const EventRows& rows) noexcept;
 
     Owner& owner_;

@@ -1,8 +1,9 @@
 -- Cursors of destinations: how far each one has delivered. There is one row per destination, and
 -- one for each endpoint that is behind (endpoint.sql). Only its relay updates it, at most every
 -- outbox.cursor_flush_interval. The relay finds its row by ctid, which costs the same however many
--- dead versions a held snapshot keeps alive. For the same reason the index is not unique: a unique
--- index would be checked against all of these versions.
+-- dead versions a held snapshot keeps alive, and by its number, because VACUUM FULL and CLUSTER put
+-- other rows at its place. The index is not unique, because a unique index would be checked against
+-- all dead versions.
 --
 -- Here and in outbox.delivery a destination is identified by its name. Names last through dumps,
 -- copies and pg_upgrade, and OIDs do not. The event triggers below follow servers that are renamed

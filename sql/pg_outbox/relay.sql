@@ -613,22 +613,33 @@ BEGIN
     END IF;
 END $$;
 
--- Returns the rows of the log at these places, in order of position. A segment is emptied only when
--- its destinations have settled what they select of it. So there may be another row at a place by
--- now, but only if this destination does not wait for the first one: the relay compares positions.
-CREATE FUNCTION outbox_internal.relay_rows(segment integer, places tid[])
+-- Returns the rows of the log at these places, which had these positions, in order of position.
+-- Raises an error if one is not there: VACUUM FULL, CLUSTER and the like put rows at other places, and
+-- the segment of a destination that does not hold the log may have been emptied.
+CREATE FUNCTION outbox_internal.relay_rows(segment integer, places tid[], positions bigint[])
 RETURNS SETOF outbox.event
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
 AS $$
+DECLARE
+    found bigint;
 BEGIN
     CASE segment
-        WHEN 0 THEN RETURN QUERY SELECT * FROM outbox.event_0 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
-        WHEN 1 THEN RETURN QUERY SELECT * FROM outbox.event_1 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
-        WHEN 2 THEN RETURN QUERY SELECT * FROM outbox.event_2 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
-        WHEN 3 THEN RETURN QUERY SELECT * FROM outbox.event_3 AS e WHERE e.ctid = ANY (places) ORDER BY e.position;
+        WHEN 0 THEN RETURN QUERY SELECT e.* FROM outbox.event_0 AS e
+                                  WHERE e.ctid = ANY (places) AND e.position IN (SELECT unnest(positions)) ORDER BY e.position;
+        WHEN 1 THEN RETURN QUERY SELECT e.* FROM outbox.event_1 AS e
+                                  WHERE e.ctid = ANY (places) AND e.position IN (SELECT unnest(positions)) ORDER BY e.position;
+        WHEN 2 THEN RETURN QUERY SELECT e.* FROM outbox.event_2 AS e
+                                  WHERE e.ctid = ANY (places) AND e.position IN (SELECT unnest(positions)) ORDER BY e.position;
+        WHEN 3 THEN RETURN QUERY SELECT e.* FROM outbox.event_3 AS e
+                                  WHERE e.ctid = ANY (places) AND e.position IN (SELECT unnest(positions)) ORDER BY e.position;
     END CASE;
+    GET DIAGNOSTICS found = ROW_COUNT;
+    IF found <> cardinality(positions) THEN
+        RAISE EXCEPTION 'the log was rewritten while it was read' USING ERRCODE = 'object_not_in_prerequisite_state',
+            DETAIL = 'The relay looks again where its events are.';
+    END IF;
 END $$;
 
 -- ------------------------------------------------------------------------------------------------

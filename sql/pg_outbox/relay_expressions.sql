@@ -101,7 +101,7 @@ BEGIN
 END $$;
 
 -- Returns rows of the log, for a relay outside the server with expressions.
-CREATE FUNCTION outbox_internal.relay_rows_expressions(number integer, segment integer, places tid[])
+CREATE FUNCTION outbox_internal.relay_rows_expressions(number integer, segment integer, places tid[], positions bigint[])
 RETURNS TABLE (
     "position"      bigint,
     xid             xid8,
@@ -126,7 +126,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     destination CONSTANT name := (SELECT c.destination FROM outbox.cursor AS c WHERE c.number = $1);
-    events      CONSTANT outbox.event[] := ARRAY(SELECT r::outbox.event FROM outbox_internal.relay_rows(segment, places) AS r);
+    events      CONSTANT outbox.event[] := ARRAY(SELECT r::outbox.event FROM outbox_internal.relay_rows(segment, places, positions) AS r);
 BEGIN
     RETURN QUERY
     SELECT (a.event).position, (a.event).xid, (a.event).occurred_at, (a.event).event_id, (a.event).version,
