@@ -4,6 +4,7 @@
 
 #include "extension/base/owners_rights.hpp"
 #include "extension/base/table_form.hpp"
+#include "extension/produce/event_headers.hpp"
 #include "extension/produce/event_input.hpp"
 #include "extension/produce/producer.hpp"
 
@@ -209,6 +210,38 @@ static void use_headers(Capture& capture, const Source& source) {
     }
 }
 
+static constexpr char schema_header[] = "tableschema";
+
+// Tells tables of one name in several schemas apart. Most tables are in `public`, and their events
+// need no header for that.
+static void use_schema(Capture& capture) {
+    const Oid schema = get_rel_namespace(capture.table);
+    if (schema == get_namespace_oid("public", true))
+        return;
+    for (int i = 0; i < capture.header_columns.count; i++)
+        if (VARSIZE_ANY_EXHDR(capture.header_names[i]) == sizeof schema_header - 1 &&
+            memcmp(VARDATA_ANY(capture.header_names[i]), schema_header, sizeof schema_header - 1) ==
+                0)
+            return;
+    capture.schema = get_namespace_name(schema);
+    if (capture.schema == nullptr || capture.header_columns.count > 0)
+        return;
+    JsonbParseState* state = nullptr;
+    pushJsonbValue(&state, WJB_BEGIN_OBJECT, nullptr);
+    push_schema_header(capture, state);
+    capture.common_headers = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, nullptr));
+}
+
+void push_schema_header(const Capture& capture, JsonbParseState*& state) {
+    if (capture.schema == nullptr)
+        return;
+    JsonbValue name;
+    name.type = jbvString;
+    name.val.string.val = const_cast<char*>(capture.schema);
+    name.val.string.len = static_cast<int>(strlen(capture.schema));
+    push_header(state, schema_header, sizeof schema_header - 1, name);
+}
+
 static int by_number(const void* a, const void* b) {
     return static_cast<const CaptureColumn*>(a)->json.number -
            static_cast<const CaptureColumn*>(b)->json.number;
@@ -244,6 +277,7 @@ static void use_all_columns(Capture& capture, const Source& source) {
     capture.version = use_column_if_any(capture, source, CapturedVersion);
     mark_version(capture, source);
     use_headers(capture, source);
+    use_schema(capture);
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -314,6 +348,7 @@ static void check_form(const Capture& capture) {
         pushJsonbValue(&state, WJB_KEY, &name);
         pushJsonbValue(&state, WJB_VALUE, &nothing);
     }
+    push_schema_header(capture, state);
     input.headers = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, nullptr));
 
     Datum values[LogColumns];
@@ -458,9 +493,8 @@ static void invalidate_relation(Datum, Oid relation) {
         cache_valid = false;
 }
 
-// A condition may contain the inlined body of a function, so a change of any function invalidates
-// it.
-static void invalidate_functions(Datum, int, uint32) {
+// A condition may contain the inlined body of a function, and schemas can be renamed.
+static void invalidate_all_captures(Datum, int, uint32) {
     cache_valid = false;
 }
 
@@ -470,7 +504,8 @@ static void make_cache() {
     control.entrysize = sizeof(CacheEntry);
     cache = hash_create("outbox captures", 64, &control, HASH_ELEM | HASH_BLOBS);
     CacheRegisterRelcacheCallback(invalidate_relation, 0);
-    CacheRegisterSyscacheCallback(PROCOID, invalidate_functions, 0);
+    for (const auto catalog : {PROCOID, NAMESPACEOID})
+        CacheRegisterSyscacheCallback(catalog, invalidate_all_captures, 0);
 }
 
 static void invalidate_all() {

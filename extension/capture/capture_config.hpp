@@ -44,6 +44,8 @@ struct Capture {
     int topic_column;  // -1 if none
     text** header_names;
     ColumnList header_columns;
+    const char* schema;     // for the header tableschema; nullptr if events do not have it
+    Jsonb* common_headers;  // of all events, if there are no header columns; may be nullptr
     text* insert_type;
     text* update_type;
     text* delete_type;
@@ -59,6 +61,9 @@ struct Capture {
     Expr* condition;                           // nullptr if all rows are captured
     mutable CaptureCondition* idle_condition;  // nullptr if none is free
 };
+
+// Adds the header with the schema of the table, if events have it.
+void push_schema_header(const Capture& capture, JsonbParseState*& state);
 
 // Returns a trigger function of ours by its name. It needs no privilege on the schema, which the
 // caller may lack.

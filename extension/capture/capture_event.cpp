@@ -1,6 +1,7 @@
 #include "extension/capture/capture_event.hpp"
 
 #include "extension/base/settings.hpp"
+#include "extension/capture/removed_rows.hpp"
 #include "extension/log/statement_writer.hpp"
 #include "extension/produce/event_headers.hpp"
 #include "extension/produce/event_input.hpp"
@@ -83,7 +84,7 @@ static JsonbValue header_value(const CaptureColumn& column, Datum value) {
 // Columns that are null add no header.
 static Jsonb* headers_of(const Capture& capture, TupleTableSlot* row, bool snapshot) {
     if (capture.header_columns.count == 0 && !snapshot)
-        return nullptr;
+        return capture.common_headers;
     JsonbParseState* state = nullptr;
     pushJsonbValue(&state, WJB_BEGIN_OBJECT, nullptr);
     for (int i = 0; i < capture.header_columns.count; i++) {
@@ -93,6 +94,7 @@ static Jsonb* headers_of(const Capture& capture, TupleTableSlot* row, bool snaps
             push_header(state, VARDATA_ANY(name), static_cast<int>(VARSIZE_ANY_EXHDR(name)),
                         header_value(column, value_of(row, column)));
     }
+    push_schema_header(capture, state);
     if (snapshot) {
         JsonbValue yes;
         yes.type = jbvBool;
@@ -304,33 +306,12 @@ static bool is_changed(const CaptureColumn& column, TupleTableSlot* old_row,
     return !datum_image_eq(before, after, false, column.json.length);
 }
 
-static void write_deleted(const Capture& capture, TupleTableSlot* row, int64 least_version) {
-    RowEvent event = begin_event(capture, capture.delete_type, row);
-    if (capture.version >= 0 && event.version < PG_INT64_MAX)
-        event.version++;
-    event.version = Max(event.version, least_version);
-    append_deleted(&event.payload, capture, row, event.version);
-    write_change(capture, event);
-}
-
-void capture_insert(const Capture& capture, TupleTableSlot* row) {
-    RowEvent event = begin_event(capture, capture.insert_type, row);
-    append_row(&event.payload, capture, row);
-    write_change(capture, event);
-}
-
-void capture_delete(const Capture& capture, TupleTableSlot* row) {
-    write_deleted(capture, row, PG_INT64_MIN);
-}
-
 // Consumers that apply only newer versions pass over the event of a change that does not raise the
 // version. Warns once a statement.
-static void check_version_rises(const Capture& capture, TupleTableSlot* old_row,
-                                TupleTableSlot* new_row) {
+static void check_version_rises(const Capture& capture, TupleTableSlot* row, int64 before,
+                                int64 after) {
     static TimestampTz warned_at = 0;
     static Oid warned_table = InvalidOid;
-    const int64 before = version_of(capture, old_row);
-    const int64 after = version_of(capture, new_row);
     if (after > before)
         return;
     const bool is_error = settings::on_stale_version == settings::OnStaleVersionError;
@@ -343,12 +324,54 @@ static void check_version_rises(const Capture& capture, TupleTableSlot* old_row,
     ereport(is_error ? ERROR : WARNING,
             (errcode(ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION),
              errmsg("version column \"%s\" of table \"%s\" did not rise",
-                    NameStr(TupleDescAttr(new_row->tts_tupleDescriptor, number - 1)->attname),
+                    NameStr(TupleDescAttr(row->tts_tupleDescriptor, number - 1)->attname),
                     get_rel_name(capture.table)),
              errdetail("It was " INT64_FORMAT " and is " INT64_FORMAT
                        ". Consumers that apply only newer versions pass over the event.",
                        before, after),
              errhint("Raise it with each change, or capture the table without a version.")));
+}
+
+static uint64 hash_of_key(const Capture& capture, TupleTableSlot* row) {
+    StringInfoData key;
+    initStringInfo(&key);
+    slot_getsomeattrs(row, capture.last_column);
+    append_key(&key, capture, row);
+    const uint64 hash =
+        hash_bytes_extended(reinterpret_cast<unsigned char*>(key.data), key.len, capture.table);
+    pfree(key.data);
+    return hash;
+}
+
+static void write_deleted(const Capture& capture, TupleTableSlot* row, int64 least_version) {
+    RowEvent event = begin_event(capture, capture.delete_type, row);
+    if (capture.version >= 0 && event.version < PG_INT64_MAX)
+        event.version++;
+    event.version = Max(event.version, least_version);
+    append_deleted(&event.payload, capture, row, event.version);
+    if (capture.version >= 0)
+        note_removed(hash_of_key(capture, row), event.version);
+    write_change(capture, event);
+}
+
+// The version must be higher than that of the row's delete, too. It is not if a program moves rows, as
+// pg_partman does, which deletes them and inserts them again.
+static void check_not_removed(const Capture& capture, TupleTableSlot* row, int64 version) {
+    int64 before;
+    if (any_removed() && take_removed(hash_of_key(capture, row), before))
+        check_version_rises(capture, row, before, version);
+}
+
+void capture_insert(const Capture& capture, TupleTableSlot* row) {
+    RowEvent event = begin_event(capture, capture.insert_type, row);
+    if (capture.version >= 0)
+        check_not_removed(capture, row, event.version);
+    append_row(&event.payload, capture, row);
+    write_change(capture, event);
+}
+
+void capture_delete(const Capture& capture, TupleTableSlot* row) {
+    write_deleted(capture, row, PG_INT64_MIN);
 }
 
 static void write_updated(const Capture& capture, TupleTableSlot* old_row, TupleTableSlot* new_row,
@@ -385,7 +408,8 @@ void capture_update(const Capture& capture, TupleTableSlot* old_row, TupleTableS
         capture_insert(capture, new_row);
     } else if (any) {
         if (capture.version >= 0)
-            check_version_rises(capture, old_row, new_row);
+            check_version_rises(capture, new_row, version_of(capture, old_row),
+                                version_of(capture, new_row));
         write_updated(capture, old_row, new_row, changed);
     }
 }
@@ -411,6 +435,7 @@ void capture_truncate(const Capture& capture, Relation truncated) {
     input.aggregate_type = capture.aggregate_type;
     input.aggregate_id = cstring_to_text(table);
     input.event_type = capture.truncate_type;
+    input.headers = capture.common_headers;
     input.json_text = finish_payload(&payload);
     input.topic = capture.topic;
     LogWriter writer = open_log();

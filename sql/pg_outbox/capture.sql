@@ -10,17 +10,99 @@ BEGIN ATOMIC
       FROM regexp_split_to_table(aggregate_type, '[-_ .:/]+') WITH ORDINALITY AS p(part, number);
 END;
 
--- Returns the columns of the primary key.
-CREATE FUNCTION outbox_internal.row_key_of("table" regclass)
-RETURNS name[]
+-- Makes the default aggregate type of a table, with or without its schema.
+CREATE FUNCTION outbox_internal.aggregate_type_of("table" regclass, with_schema boolean)
+RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN with_schema THEN n.nspname || '.' ELSE '' END || c.relname
+      FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = "table";
+END;
+
+-- Warns if another captured table has the same topic and event types, as one of the same name in
+-- another schema.
+CREATE FUNCTION outbox_internal.warn_of_namesake(captured outbox.captured)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    other regclass := (SELECT c.captured FROM outbox.captures AS c
+                        WHERE c.captured <> $1.relation AND c.aggregate_type = $1.aggregate_type AND c.topic = $1.topic
+                        ORDER BY c.captured_at LIMIT 1);
+BEGIN
+    IF other IS NOT NULL THEN
+        RAISE WARNING 'events of table % have the same topic and types as those of table %', captured.relation, other
+            USING DETAIL = 'Rows with the same key have the same aggregate id. Only the header tableschema tells them apart.',
+                  HINT = 'Use with_schema => true, or give aggregate_type and topic.';
+    END IF;
+END
+$$;
+
+-- Returns the unique constraints and indexes that identify rows of a table. One that is `deferrable`
+-- lets several rows have one key until it is checked.
+CREATE FUNCTION outbox_internal.unique_keys("table" regclass)
+RETURNS TABLE (columns name[], is_primary boolean, is_deferrable boolean)
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce(array_agg(a.attname ORDER BY k.place), '{}')
+    SELECT k.columns, i.indisprimary, NOT i.indimmediate
       FROM pg_index AS i
-     CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k(number, place)
-      JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
-     WHERE i.indrelid = "table" AND i.indisprimary;
+     CROSS JOIN LATERAL (SELECT array_agg(a.attname ORDER BY n.place) AS columns, bool_and(a.attnum IS NOT NULL) AS are_columns
+                           FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY AS n(number, place)
+                           LEFT JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = n.number AND a.attnum > 0) AS k
+     WHERE i.indrelid = "table" AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND k.are_columns
+     ORDER BY i.indisprimary DESC, i.indexrelid;
+END;
+
+-- Returns the columns of the primary key, or else those of `id` that identify a row. At no moment two
+-- rows have the same values in them. Empty if there are none.
+CREATE FUNCTION outbox_internal.row_key_of("table" regclass, id name[])
+RETURNS name[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT k.columns FROM outbox_internal.unique_keys("table") AS k
+                      WHERE NOT k.is_deferrable AND (k.is_primary OR k.columns <@ id) LIMIT 1), '{}');
+END;
+
+-- Refuses a key that several rows may have for a while: an event about one of these rows would make
+-- consumers lose another.
+CREATE FUNCTION outbox_internal.check_identity("table" regclass, id name[], row_key name[])
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key name[] := (SELECT k.columns FROM outbox_internal.unique_keys("table") AS k
+                    WHERE k.is_deferrable AND (k.is_primary OR k.columns <@ id) LIMIT 1);
+BEGIN
+    IF row_key = '{}' AND key IS NOT NULL THEN
+        RAISE EXCEPTION 'table % has a deferrable key', "table" USING ERRCODE = '42P16',
+            DETAIL = format('Until its constraint is checked, several rows may have one value of (%s), and an event about one of them would '
+                            'make consumers lose another.', array_to_string(key, ', ')),
+            HINT = 'Set aggregate_id to columns with a unique constraint that is not deferrable, or make this one NOT DEFERRABLE.';
+    ELSIF id = '{}' THEN
+        RAISE EXCEPTION 'table % has no primary key', "table" USING ERRCODE = '42P16',
+            HINT = 'Set aggregate_id to the columns that identify the aggregate of a row.';
+    END IF;
+END
+$$;
+
+-- Returns whether events tell the rows of a table apart: a unique constraint that is not deferrable is
+-- on columns of the aggregate id and the row key. Columns may have been renamed since.
+CREATE FUNCTION outbox_internal.key_is_unique(capture outbox.captured)
+RETURNS boolean
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM outbox_internal.unique_keys((capture).relation) AS k
+                    WHERE NOT k.is_deferrable
+                      AND k.columns <@ CASE WHEN (capture).relation::oid = ANY ((capture).known_members)
+                                            THEN outbox_internal.follow_names((capture).aggregate_id || (capture).row_key, (capture).known_columns,
+                                                                     outbox_internal.columns_of((capture).relation))
+                                            ELSE (capture).aggregate_id || (capture).row_key END);
 END;
 
 -- Refuses a table that cannot be captured.
@@ -115,6 +197,7 @@ SELECT c.relation AS captured,
            AND NOT EXISTS (SELECT FROM pg_trigger AS t
                             WHERE t.tgrelid = ANY (c.known_members) AND t.tgfoid = 'outbox.capture_row'::regproc
                               AND t.tgenabled <> outbox_internal.trigger_state(c.fire)) AS enabled,
+       outbox_internal.key_is_unique(c) AS key_is_unique,
        c.captured_by, c.captured_at
   FROM outbox.captured AS c
   JOIN pg_class AS r ON r.oid = c.relation
@@ -132,6 +215,7 @@ COMMENT ON COLUMN outbox.captures.captured IS 'the table, with its partitions an
 COMMENT ON COLUMN outbox.captures.columns IS 'columns in payloads';
 COMMENT ON COLUMN outbox.captures.not_captured IS 'other columns, including those added since';
 COMMENT ON COLUMN outbox.captures.enabled IS 'false if its triggers were dropped or disabled';
+COMMENT ON COLUMN outbox.captures.key_is_unique IS 'false if several rows may have the same key, so that consumers take them for one';
 
 -- Captures a table: its changes become events.
 CREATE FUNCTION outbox.capture(
@@ -157,7 +241,8 @@ CREATE FUNCTION outbox.capture(
     truncate_type  text    DEFAULT NULL,
     snapshot_type  text    DEFAULT NULL,
     fire           text    DEFAULT 'origin',
-    replace        boolean DEFAULT false)
+    replace        boolean DEFAULT false,
+    with_schema    boolean DEFAULT false)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -182,13 +267,10 @@ BEGIN
     END IF;
 
     captured.relation := "table";
-    captured.row_key := outbox_internal.row_key_of("table");
-    captured.aggregate_type := coalesce(aggregate_type, (SELECT c.relname FROM pg_class AS c WHERE c.oid = "table"));
+    captured.row_key := outbox_internal.row_key_of("table", aggregate_id);
+    captured.aggregate_type := coalesce(aggregate_type, outbox_internal.aggregate_type_of("table", with_schema));
     captured.aggregate_id := coalesce(aggregate_id, captured.row_key);
-    IF captured.aggregate_id = '{}' THEN
-        RAISE EXCEPTION 'table % has no primary key', "table" USING ERRCODE = '42P16',
-            HINT = 'Set aggregate_id to the columns that identify the aggregate of a row.';
-    END IF;
+    PERFORM outbox_internal.check_identity("table", captured.aggregate_id, captured.row_key);
     captured.version := version;
     IF version IS NOT NULL THEN
         PERFORM outbox_internal.check_moves("table", captured.aggregate_id);
@@ -247,6 +329,9 @@ BEGIN
     captured.captured_by := current_user; -- outbox_internal.save_captured() sets it again, and captured_at
     captured.captured_at := clock_timestamp();
 
+    IF aggregate_type IS NULL THEN
+        PERFORM outbox_internal.warn_of_namesake(captured);
+    END IF;
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;

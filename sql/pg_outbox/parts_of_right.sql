@@ -10,7 +10,8 @@ BEGIN ATOMIC
              WHEN 'produce' THEN ARRAY['enqueue', 'new_event', 'require_shard']
              WHEN 'capture' THEN ARRAY['capture', 'uncapture', 'captures', 'capture_condition', -- and functions they call
                                        'refuse_restricted', 'save_captured', 'forget_captured', 'check_captured',
-                                       'check_capturable', 'check_choice', 'check_moves', 'add_capture_triggers', 'copy_capture_triggers',
+                                       'check_capturable', 'check_choice', 'check_moves', 'check_identity', 'unique_keys', 'key_is_unique',
+                                       'aggregate_type_of', 'warn_of_namesake', 'follow_names', 'add_capture_triggers', 'copy_capture_triggers',
                                        'drop_capture_triggers', 'captured_tree', 'event_type_of', 'row_key_of', 'columns_of',
                                        'set_capture_fire', 'trigger_state', 'has_capture_triggers', 'is_captured_shard', 'lock_captured',
                                        'check_owns_table', 'condition_about', 'is_capturing', -- in the SQL edition

@@ -29,6 +29,7 @@ ONLY_NATIVE = {
     "outbox_internal.undelivered",
     "outbox_internal.add_capture_triggers_to_all", "outbox_internal.altered_with", "outbox_internal.captures_of",
     "outbox_internal.check_member", "outbox_internal.follow_members", "outbox_internal.has_captured_table",
+    "outbox_internal.tell_of_rows", "outbox_internal.warn_of_key",
     # caches of sessions, the wrapper, outbox.default_destination
     "outbox_internal.table_changed", "outbox_internal.validate_options", "outbox_internal.may_fetch_default",
     # nodes of a Citus cluster, which has the extension

@@ -20,6 +20,28 @@ BEGIN
 END
 $$;
 
+-- Rows that come or go with a partition or child give no events, because nobody inserts or deletes
+-- them. The size tells whether there may be any: reading the table could run code of its owner.
+CREATE FUNCTION outbox_internal.tell_of_rows(captured regclass, came oid[], gone oid[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    member regclass;
+BEGIN
+    FOR member IN SELECT m FROM unnest(came) AS m WHERE pg_relation_size(m) > 0 LOOP
+        RAISE WARNING 'rows that table % has already give no events', member
+            USING HINT = format('SELECT outbox.backfill(%L) makes events of all rows.', captured::text);
+    END LOOP;
+    FOR member IN SELECT m FROM unnest(gone) AS m WHERE pg_relation_size(m) > 0 LOOP
+        RAISE NOTICE 'rows of table % give no events of their removal', member
+            USING HINT = 'If consumers are to remove them, delete them before the table is detached.';
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox_internal.tell_of_rows(regclass, oid[], oid[]) IS 'tells of rows that come or go with partitions and children';
+
 -- Gives new partitions and children the triggers, and drops those of former ones. The owner may
 -- have changed the triggers, so a capture that cannot follow must not make the statement fail.
 -- Shards of Citus do not have children; PostgreSQL itself maintains the triggers of partitions.
@@ -36,6 +58,8 @@ BEGIN
         RETURN;
     END IF;
     UPDATE outbox.captured AS c SET known_members = now WHERE c.relation = captured;
+    PERFORM outbox_internal.tell_of_rows(captured, array(SELECT unnest(now) EXCEPT SELECT unnest(before)),
+                                         array(SELECT unnest(before) EXCEPT SELECT unnest(now)));
     PERFORM outbox_internal.drop_capture_triggers(r.oid) FROM pg_class AS r WHERE r.oid = ANY (before) AND r.oid <> ALL (now);
     BEGIN
         PERFORM outbox_internal.add_capture_triggers_to_all(captured);
@@ -116,6 +140,24 @@ END
 $$;
 COMMENT ON FUNCTION outbox_internal.check_member(regclass, regclass) IS 'refuses or reports that a capture does not fit a table any more';
 
+-- Warns if a capture takes columns for the key that do not identify rows any more.
+CREATE FUNCTION outbox_internal.warn_of_key(captured regclass)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    capture CONSTANT outbox.captured := c FROM outbox.captured AS c WHERE c.relation = captured;
+BEGIN
+    IF capture.row_key <> '{}' AND NOT outbox_internal.key_is_unique(capture) THEN
+        RAISE WARNING 'rows of table % may have the same key in events', captured
+            USING DETAIL = format('Its capture takes (%s) for the key, on which it has no unique constraint any more.',
+                                  array_to_string(capture.row_key, ', ')),
+                  HINT = format('Call outbox.capture(%L) again, with replace => true.', captured::text);
+    END IF;
+END
+$$;
+
 -- The owner of the extension can rename the table. Statements of other roles go on, because most
 -- have nothing to do with captures. No event is lost meanwhile: changes of captured tables are
 -- refused. A view in its place is not read, because it may contain code.
@@ -163,6 +205,7 @@ BEGIN
                 PERFORM outbox_internal.check_member(captured, member);
             END LOOP;
         END IF;
+        PERFORM outbox_internal.warn_of_key(captured);
     END LOOP;
 END
 $$;

@@ -453,12 +453,15 @@ BEGIN
               FROM unnest(names) WITH ORDINALITY AS n(name, place));
 END $$;
 
--- Columns that are null add no header.
+-- Columns that are null add no header. The one with the schema tells tables of one name in several
+-- schemas apart; most tables are in `public`, and their events need none.
 CREATE FUNCTION outbox_internal.headers_of(capture outbox.captured, "row" json, shape record, snapshot boolean)
 RETURNS jsonb
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
+    schema  CONSTANT name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                               WHERE c.oid = capture.relation AND n.nspname <> 'public');
     headers jsonb;
 BEGIN
     IF capture.headers IS NOT NULL THEN
@@ -468,9 +471,48 @@ BEGIN
           FROM jsonb_each_text(capture.headers) AS h
          WHERE "row" ->> h.value IS NOT NULL;
     END IF;
+    IF schema IS NOT NULL AND (capture.headers ? 'tableschema') IS NOT TRUE THEN
+        headers := coalesce(headers, '{}') || jsonb_build_object('tableschema', schema);
+    END IF;
     RETURN CASE WHEN snapshot THEN coalesce(headers, '{}') || '{"snapshot": true}' ELSE headers END;
 END $$;
 COMMENT ON FUNCTION outbox_internal.headers_of(outbox.captured, json, record, boolean) IS 'headers of an event of a row';
+
+-- Notes a row that the transaction deletes, and the version of the event, for captures with a version
+-- column. The notes are in 256 settings of the transaction, each limited in size.
+CREATE FUNCTION outbox_internal.note_removed(row_id bigint, version bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    setting CONSTANT text := format('outbox_internal.removed_%s', row_id & 255);
+    noted   CONSTANT text := coalesce(current_setting(setting, true), '');
+BEGIN
+    IF length(noted) < 3000 THEN
+        PERFORM set_config(setting, format('%s %s:%s', noted, row_id, version), true),
+                set_config('outbox_internal.removed', 'on', true);
+    END IF;
+END $$;
+
+-- Checks a row that the transaction inserts: its version must be higher than that of its delete, too.
+-- It is not if a program moves rows, as pg_partman does, which deletes them and inserts them again.
+CREATE FUNCTION outbox_internal.check_not_removed(capture outbox.captured, row_id bigint, version bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    setting CONSTANT text := format('outbox_internal.removed_%s', row_id & 255);
+    noted   CONSTANT text := current_setting(setting, true);
+    before  CONSTANT text := substring(noted FROM format('.* %s:(-?[0-9]+)', row_id)); -- the last one
+BEGIN
+    IF before IS NOT NULL THEN
+        PERFORM set_config(setting, regexp_replace(noted, format(' %s:-?[0-9]+', row_id), '', 'g'), true);
+        IF version <= before::bigint THEN
+            PERFORM outbox_internal.check_version_rises(capture, before::bigint, version);
+        END IF;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.check_not_removed(outbox.captured, bigint, bigint) IS 'warns of a row that comes again with its old version, or refuses it';
 
 -- Writes an event of a row.
 CREATE FUNCTION outbox_internal.put_captured(
@@ -496,6 +538,29 @@ BEGIN
         (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = capture.relation), true, only_to, snapshot);
 END $$;
 
+-- Returns a hash of the key of a row.
+CREATE FUNCTION outbox_internal.row_id(capture outbox.captured, "row" json)
+RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN hashtextextended(outbox_internal.members_of("row", capture.aggregate_id || capture.row_key), capture.relation::oid::bigint);
+END $$;
+
+-- Writes an event of a row that is inserted, or that the condition includes from now on.
+CREATE FUNCTION outbox_internal.put_inserted(capture outbox.captured, shape record, "row" json)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    version CONSTANT bigint := "row" ->> capture.version;
+BEGIN
+    IF version IS NOT NULL AND current_setting('outbox_internal.removed', true) = 'on' THEN
+        PERFORM outbox_internal.check_not_removed(capture, outbox_internal.row_id(capture, "row"), version);
+    END IF;
+    PERFORM outbox_internal.put_captured(capture, shape, capture.insert_type, "row", outbox_internal.members_of("row", shape.payload), version);
+END $$;
+
 -- The version is that of the event, which is newer than that of the row.
 CREATE FUNCTION outbox_internal.put_deleted(capture outbox.captured, shape record, "row" json, least_version bigint)
 RETURNS void
@@ -515,6 +580,7 @@ BEGIN
                                              CASE WHEN m.key = capture.version THEN version::text ELSE m.value::text END, ',' ORDER BY m.place) || '}'
                       FROM json_each("row") WITH ORDINALITY AS m(key, value, place)
                      WHERE m.key = ANY (keys::text[]));
+        PERFORM outbox_internal.note_removed(outbox_internal.row_id(capture, "row"), version);
     END IF;
     PERFORM outbox_internal.put_captured(capture, shape, capture.delete_type, "row", payload, version);
 END $$;
@@ -556,8 +622,7 @@ BEGIN
                       WHERE o.key = ANY (shape.payload::text[]) AND o.value::text <> n.value::text);
     IF changed && keys THEN
         PERFORM outbox_internal.put_deleted(capture, shape, old_row, NULL);
-        PERFORM outbox_internal.put_captured(capture, shape, capture.insert_type, new_row,
-                                             outbox_internal.members_of(new_row, shape.payload), (new_row ->> capture.version)::bigint);
+        PERFORM outbox_internal.put_inserted(capture, shape, new_row);
         RETURN;
     ELSIF changed = '{}' THEN
         RETURN;
@@ -627,8 +692,7 @@ BEGIN
     END IF;
 
     IF TG_OP = 'INSERT' OR TG_ARGV[0] = 'in' THEN
-        PERFORM outbox_internal.put_captured(capture, shape, capture.insert_type, new_row,
-                                             outbox_internal.members_of(new_row, shape.payload), (new_row ->> capture.version)::bigint);
+        PERFORM outbox_internal.put_inserted(capture, shape, new_row);
     ELSIF TG_OP = 'DELETE' THEN
         PERFORM outbox_internal.put_deleted(capture, shape, old_row, NULL);
     ELSIF TG_ARGV[0] = 'out' THEN
