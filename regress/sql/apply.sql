@@ -159,7 +159,7 @@ SELECT inbox.grant_consume('regress_apply');
 SET SESSION AUTHORIZATION regress_apply;
 SELECT inbox.apply('account', '{id}', 'version', '{"id": 5, "version": 4}');
 SELECT inbox.remove('account', '{id}', 'version', '{"id": 5, "version": 4}');
-SELECT inbox_internal.leave_tombstone('account', '{"id": 5}', '99');
+SELECT inbox_internal.leave_tombstone('account', 0, '{"id": "5"}', '99');
 RESET SESSION AUTHORIZATION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON account TO regress_apply;
 SET SESSION AUTHORIZATION regress_apply;

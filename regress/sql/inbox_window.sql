@@ -55,7 +55,7 @@ SELECT * FROM inbox.prune(4);
 SELECT * FROM inbox.prune(4);
 
 -- removals, and failures of events that never came again; nothing that waits
-INSERT INTO inbox.tombstone VALUES ('pg_class', '{"id": 1}', '1', began() - interval '8 days'), ('pg_class', '{"id": 2}', '1', began() - interval '6 days');
+INSERT INTO inbox.tombstone VALUES ('pg_class', 1, '{"id": 1}', '1', began() - interval '8 days'), ('pg_class', 2, '{"id": 2}', '1', began() - interval '6 days');
 INSERT INTO inbox.waiting (consumer_id, event_id, seq, ordering_key, attempts, error, sqlstate, last_failed_at, next_attempt_at)
     SELECT 1, id(began(), 100 + n), CASE n WHEN 1 THEN 1 END, '', 1, '', '', began() - interval '1 day' * CASE n WHEN 3 THEN 6 ELSE 8 END, began() FROM generate_series(1, 3) AS n;
 INSERT INTO inbox.message (consumer_id, event_id, occurred_at, received_at, topic, aggregate_type, aggregate_id, event_type)

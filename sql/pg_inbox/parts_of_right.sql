@@ -25,9 +25,9 @@ BEGIN ATOMIC
            END
            -- For roles that apply events, in the server or in their own processes.
            || CASE WHEN right_to IN ('read', 'consume')
-                THEN ARRAY['apply', 'remove', 'row_parts', 'key_parts', 'check_row', 'check_key', 'run', 'tombstone_version',
-                           'removed_version', 'lock_removal', 'leave_tombstone', 'wait_for', 'wait_until', 'wait_on',
-                           'prune', 'continue_trace', 'is_traceparent', 'is_tracestate']
+                THEN ARRAY['apply', 'remove', 'columns_of', 'type_of_column', 'row_parts', 'key_parts', 'without_domain', 'operator_in', 'operator_of',
+                           'has_hash', 'portable_text', 'check_row', 'check_key', 'run', 'tombstones', 'lock_insert', 'lock_removal',
+                           'leave_tombstone', 'wait_for', 'wait_until', 'wait_on', 'prune', 'continue_trace', 'is_traceparent', 'is_tracestate']
               END;
 END;
 

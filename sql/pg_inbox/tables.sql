@@ -184,16 +184,18 @@ COMMENT ON INDEX inbox.claimed_token IS 'finds the messages of a lease';
 
 CREATE TABLE inbox.tombstone (
     projection regclass    NOT NULL,
+    key_hash   bigint      NOT NULL,
     key        jsonb       NOT NULL,
     version    text        NOT NULL,
     removed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (projection, key)
+    PRIMARY KEY (projection, key_hash, key)
 );
 COMMENT ON TABLE inbox.tombstone IS 'removed rows of projections, so that older versions do not bring them back';
 CREATE INDEX tombstone_time ON inbox.tombstone (removed_at);
 COMMENT ON INDEX inbox.tombstone_time IS 'finds the removals that can be forgotten';
-COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values';
-COMMENT ON COLUMN inbox.tombstone.version IS 'value of the projection''s version column, as JSON';
+COMMENT ON COLUMN inbox.tombstone.key_hash IS 'hash of the key, by the types of its columns';
+COMMENT ON COLUMN inbox.tombstone.key IS 'the key columns and their values as text';
+COMMENT ON COLUMN inbox.tombstone.version IS 'value of the projection''s version column as text';
 
 -- A key has the lock with its hash (apply.sql). Locks are rows, because other code cannot lock these.
 -- Their number is small, because one transaction may lock all of them.

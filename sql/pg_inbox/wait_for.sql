@@ -63,11 +63,12 @@ BEGIN
     END IF;
     data := key || jsonb_build_object(version_column, version);
     keys := ARRAY(SELECT jsonb_object_keys(key));
-    p := inbox_internal.row_parts(projection, keys, version_column, data);
+    p := inbox_internal.row_parts(projection, keys, version_column, data, true);
     k := inbox_internal.key_parts(projection, keys, version_column, data);
-    statement := format('SELECT EXISTS (SELECT FROM %1$s AS stored WHERE %2$s AND stored.%3$s OPERATOR(pg_catalog.>=) excluded.%3$s) '
-                        'OR inbox_internal.tombstone_version(%4$s, %5$s)::%6$s OPERATOR(pg_catalog.>=) excluded.%3$s FROM %7$s',
-                        projection, p.same_key, p.version, projection::oid, k.key, k.version_type, p.given);
+    statement := concat('SELECT EXISTS (SELECT FROM ', projection, ' AS stored WHERE ', p.same_key, ' AND ', p.older, ' IS FALSE) '
+                        'OR EXISTS (SELECT FROM pg_catalog.jsonb_to_recordset(inbox_internal.tombstones(', projection::oid, ', ', k.hash, ')) '
+                                   'AS removed(key pg_catalog.jsonb, version pg_catalog.text) '
+                                   'WHERE ', k.was_removed, ' AND ', k.was_older, ' IS FALSE) FROM ', p.given);
     WHILE NOT inbox_internal.run(statement, data) LOOP
         IF NOT inbox_internal.wait_on(pause, deadline) THEN
             RETURN false;

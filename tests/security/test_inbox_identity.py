@@ -70,7 +70,7 @@ def test_a_handler_is_subscribed_for_the_role_whose_code_it_is(database: Databas
         f"PERFORM inbox.begin_events('victim', ARRAY['{EVENT}'::uuid])",
         "PERFORM inbox.set_policy('victim', max_attempts => 1)",
         "PERFORM inbox.save_offset('victim', 's', 'm', now())",
-        "PERFORM inbox_internal.leave_tombstone('projection', '{\"id\": 1}', '9223372036854775807')",
+        "PERFORM inbox_internal.leave_tombstone('projection', 0, '{\"id\": 1}', '9223372036854775807')",
     ],
 )  # fmt: skip
 def test_code_in_the_session_of_another_has_the_rights_of_its_own_role(
@@ -226,7 +226,7 @@ def test_advisory_locks_of_others_do_not_block_the_inbox(database: Database, new
         assert worker.execute(apply).fetchone() == (True,)
         assert worker.execute("SELECT inbox.save_offset('c', 's', 'm', now())").fetchone() == (True,)
         worker.execute("DELETE FROM inbox.processed")
-        worker.execute("INSERT INTO inbox.tombstone VALUES (1, '{}', '1', '2000-01-01')")
+        worker.execute("INSERT INTO inbox.tombstone VALUES (1, 0, '{}', '1', '2000-01-01')")
         assert worker.execute("SELECT count(*) FROM inbox.prune()").fetchone() == (1,)
         assert worker.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
@@ -237,9 +237,9 @@ def test_only_writers_of_a_projection_can_lock_its_keys(database: Database, new_
     """S24"""
     reader = new_attacker("inbox.grant_read")
     database.execute("CREATE TABLE video (id int PRIMARY KEY, version int)")
-    for call in ("removed_version", "lock_removal", "tombstone_version"):
+    for call in ("lock_insert", "lock_removal", "tombstones"):
         with pytest.raises(errors.InsufficientPrivilege, match="permission denied for projection"):
-            reader.execute(f"SELECT inbox_internal.{call}('public.video', '{{\"id\": 1}}')")
+            reader.execute(f"SELECT inbox_internal.{call}('public.video', 1)")
     reader.execute("CREATE TABLE own (id int PRIMARY KEY, version int)")
     with reader.connect() as connection:
         connection.execute("SET inbox.locked_keys = '5000'")

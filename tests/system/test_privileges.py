@@ -333,13 +333,20 @@ USERS_OF_INTERNALS = {
     "inbox_internal.is_tracestate": ("reader, consumer", TRACE),
     "inbox_internal.record_failure": ("reader", PROCESSOR),
     "inbox_internal.save_progress": ("reader", PROCESSOR),
+    "inbox_internal.columns_of": ("reader, consumer", PROJECTION),
     "inbox_internal.row_parts": ("reader, consumer", PROJECTION),
     "inbox_internal.key_parts": ("reader, consumer", PROJECTION),
+    "inbox_internal.type_of_column": ("reader, consumer", PROJECTION),
+    "inbox_internal.without_domain": ("reader, consumer", PROJECTION),
+    "inbox_internal.operator_in": ("reader, consumer", PROJECTION),
+    "inbox_internal.operator_of": ("reader, consumer", PROJECTION),
+    "inbox_internal.has_hash": ("reader, consumer", PROJECTION),
+    "inbox_internal.portable_text": ("reader, consumer", PROJECTION),
     "inbox_internal.check_row": ("reader, consumer", PROJECTION),
     "inbox_internal.check_key": ("reader, consumer", PROJECTION),
     "inbox_internal.run": ("reader, consumer", PROJECTION),
-    "inbox_internal.tombstone_version": ("reader, consumer", PROJECTION),
-    "inbox_internal.removed_version": ("reader, consumer", PROJECTION),
+    "inbox_internal.tombstones": ("reader, consumer", PROJECTION),
+    "inbox_internal.lock_insert": ("reader, consumer", PROJECTION),
     "inbox_internal.lock_removal": ("reader, consumer", PROJECTION),
     "inbox_internal.leave_tombstone": ("reader, consumer", PROJECTION),
     "inbox_internal.wait_until": ("reader, consumer", WAIT),
@@ -513,7 +520,7 @@ SEARCH_PATH_OF_THE_CALLER = {
     "outbox.enqueue(character varying,anycompatiblenonarray,text,json,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
     "outbox.enqueue(text,anycompatiblenonarray,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)",
     "inbox.begin_event(text,uuid,text,inbox_internal.caller)",  # called for every event, and qualifies every name and operator
-    "inbox_internal.row_parts(regclass,text[],text,jsonb)",  # the same
+    "inbox_internal.row_parts(regclass,text[],text,jsonb,boolean)",  # the same
     "inbox_internal.run(text,jsonb,regclass,text[],text)",  # the same
     "inbox_internal.process(integer,bigint,text[])",  # handlers are to find what the path of their role has
 }
