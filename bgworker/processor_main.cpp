@@ -12,6 +12,7 @@
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/base/worker.hpp"
 #include "core/backoff.hpp"
+#include "extension/base/hooks.hpp"
 #include "extension/base/settings.hpp"
 
 namespace outbox {
@@ -118,10 +119,21 @@ static void look_for_messages() {
     end_sql_work();
 }
 
-// A handler may have changed the role (SET ROLE).
-static void become_own_role() {
-    if (GetUserId() != GetSessionUserId())
-        SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);
+// Removes what the handlers of a message have left in the session, as DISCARD ALL does, so that the
+// next message meets none of it. Statements that inbox.apply() has prepared stay, unless a handler
+// has prepared some, too. What a library or a procedural language remembers stays as well.
+static void forget_handlers() {
+    begin_work("forgetting what handlers have left");
+    PortalHashTableDeleteAll();
+    SetPGVariable("session_authorization", NIL, false);
+    SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);
+    ResetAllOptions();
+    if (take_prepared_by_others())
+        DropAllPreparedStatements();
+    LockReleaseAll(USER_LOCKMETHOD, true);
+    ResetTempTableNamespace();
+    ResetSequenceCaches();
+    end_work();
 }
 
 // Times may be any timestamp, infinity included.
@@ -142,7 +154,7 @@ static void process(const Message& message) {
     bool held;
     const bool done = DatumGetBool(result_value(0, 1, &held));
     end_sql_work();
-    become_own_role();
+    forget_handlers();
 
     DeliveryStats& stats = shared->slots[my_slot].stats;
     if (done) {
@@ -288,9 +300,9 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
 
     become_worker(argument, WakeProcessors);
     // A crash loses the effect of a message together with its record, so it is processed again.
-    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION);
+    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
     // inbox.apply() must see what was committed in the meantime.
-    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_SESSION);
+    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_OVERRIDE);
     PG_TRY();
     { process_messages(); }
     PG_CATCH();

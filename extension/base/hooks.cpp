@@ -1,5 +1,8 @@
 #include "extension/base/hooks.hpp"
 
+#include <string_view>
+#include <utility>
+
 #include "extension/base/drop_guard.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
@@ -191,6 +194,17 @@ static void execute_two_phase(const Utility& utility, const TransactionStmt* sta
         note_prepared_end(statement->gid, false);
 }
 
+static bool prepared_by_others = false;
+
+static void note_prepared(const PrepareStmt* statement) {
+    if (!std::string_view(statement->name).starts_with("inbox_"))
+        prepared_by_others = true;
+}
+
+bool take_prepared_by_others() {
+    return std::exchange(prepared_by_others, false);
+}
+
 static void on_utility(PlannedStmt* statement, const char* query, bool read_only_tree,
                        ProcessUtilityContext context, ParamListInfo parameters,
                        QueryEnvironment* environment, DestReceiver* receiver,
@@ -203,6 +217,8 @@ static void on_utility(PlannedStmt* statement, const char* query, bool read_only
         execute_two_phase(utility, reinterpret_cast<const TransactionStmt*>(parsed));
         return;
     }
+    if (IsA(parsed, PrepareStmt))
+        note_prepared(reinterpret_cast<const PrepareStmt*>(parsed));
     const Oid database = database_in_the_way(parsed);
     // The server will refuse this for the current database.
     if (!OidIsValid(database) || database == MyDatabaseId || !may_disturb(database, parsed)) {

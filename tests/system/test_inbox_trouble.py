@@ -274,6 +274,54 @@ def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
     assert consumer.findings() == [("failing", 'consumer "c"', "no processor")]
 
 
+# What a handler can leave in its session, and how another would see it.
+LEFT = {
+    "search_path": ("SET search_path = tenant", "current_setting('search_path')"),
+    "setting": ("SET statement_timeout = '1h'", "current_setting('statement_timeout')"),
+    "setting of an application": ("SET app.tenant = 7", "coalesce(current_setting('app.tenant', true), '')"),
+    "isolation": ("SET default_transaction_isolation = serializable", "current_setting('transaction_isolation')"),
+    "read-only": ("SET default_transaction_read_only = on", "current_setting('transaction_read_only')"),
+    "durability": ("SET synchronous_commit = remote_apply", "current_setting('synchronous_commit')"),
+    "role": ("SET ROLE pg_monitor", "current_user"),
+    "temporary table": ("CREATE TEMPORARY TABLE note (x int)", "to_regclass('pg_temp.note')"),
+    "advisory lock": (
+        "SELECT pg_advisory_lock(7)",
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())",
+    ),
+    "prepared statement": (
+        "PREPARE own AS SELECT 1",
+        "(SELECT count(*) FROM pg_prepared_statements WHERE name = 'own')",
+    ),
+    "cursor": ("DECLARE own CURSOR WITH HOLD FOR SELECT 1", "(SELECT count(*) FROM pg_cursors WHERE name = 'own')"),
+}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "fails"])
+@pytest.mark.parametrize("left, seen", LEFT.values(), ids=LEFT)
+def test_a_handler_sees_nothing_that_another_has_left(served: Consumer, left: str, seen: str, fails: bool) -> None:
+    """The second of three messages leaves something; in the same process, the third sees what the first saw."""
+    served.execute(
+        f"""CREATE SCHEMA tenant; CREATE TABLE saw (version bigint, pid int, what text);
+            CREATE OR REPLACE FUNCTION handle(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN
+                INSERT INTO public.saw SELECT event.version, pg_backend_pid(), {seen};
+                PERFORM inbox.apply('public.item', ARRAY['k'], 'version', jsonb_build_object('k', 1, 'version', event.version));
+                IF event.version = 2 THEN
+                    EXECUTE $left${left}$left$;
+                    IF {fails} THEN RAISE EXCEPTION 'no' USING ERRCODE = 'IL002'; END IF;
+                END IF;
+            END $$;
+            CREATE TABLE item (k int PRIMARY KEY, version bigint)"""
+    )
+    served.send("a", 3)
+    done = [1, 3] if fails else [1, 2, 3]
+    rows = wait_until(
+        lambda: served.execute("SELECT version, pid, what FROM saw ORDER BY version"),
+        lambda rows: [row[0] for row in rows] == done, what="all messages to be handled",
+    )  # fmt: skip
+    assert rows[0][1:] == rows[-1][1:]
+
+
 # -------------------------------------------------------------------------------------------------
 # Outside the server
 # -------------------------------------------------------------------------------------------------
