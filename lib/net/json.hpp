@@ -1,5 +1,5 @@
-// Parses JSON from peers and files: answers, keys. Its depth is limited here; the caller must limit
-// its size.
+// Parses JSON from peers and files: answers, keys. Its depth and the number of its values are limited
+// here; the caller must limit its size.
 #pragma once
 
 #include <json/json.h>
@@ -10,7 +10,7 @@
 
 namespace outbox {
 
-// Returns std::nullopt if the text is not JSON. May throw std::bad_alloc.
+// Returns std::nullopt if the text is not JSON, or beyond these limits. May throw std::bad_alloc.
 std::optional<Json::Value> parse_json(std::string_view text);
 
 // Returns the member of an object, or nullptr if it does not exist or `value` is not an object.

@@ -44,6 +44,7 @@ class RedisConnection {
     void close() noexcept;
 
     std::string& output() noexcept { return stream_.output(); }
+    std::size_t unsent() const noexcept { return stream_.unsent(); }
     const std::string& failure() const noexcept { return stream_.failure(); }
     Scope scope() const noexcept { return stream_.scope(); }  // of the failure
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <future>
+#include <new>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -120,15 +121,17 @@ void configure(Configuration& conf, const KafkaOptions& options) {
 // The handle
 // -------------------------------------------------------------------------------------------------
 
-Client::Client(const KafkaOptions& options, int wake) {
+Client::Client(const KafkaOptions& options, int wake)
+    : brokers_(std::make_shared<outbox::KafkaBrokers>(wake)) {
     if (rd_kafka_version() < oldest_version)
         throw SourceError(
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later",
             false);
-    if (given_up >= max_given_up)
+    if (given_up >= max_given_up || outbox::KafkaBrokers::are_too_many())
         throw SourceError("connections that were given up have not ended", true);
     Configuration conf;
     configure(conf, options);
+    brokers_->count(conf.get());
     char error[512] = "";
     {
         const outbox::SignalsBlocked blocked;
@@ -161,18 +164,20 @@ bool Client::can_be_destroyed() const {
 }
 
 Client::~Client() {
+    brokers_->stop_waking();
     rd_kafka_queue_io_event_enable(events_, -1, nullptr, 0);
     rd_kafka_queue_io_event_enable(records_, -1, nullptr, 0);
     rd_kafka_queue_destroy(records_);
     rd_kafka_queue_destroy(events_);
     if (!can_be_destroyed()) {
         rd_kafka_unsubscribe(handle_);
+        static_cast<void>(new (std::nothrow) std::shared_ptr(brokers_));  // its threads go on
         return;
     }
     given_up++;
     const outbox::SignalsBlocked blocked;
     try {
-        std::packaged_task<void()> destroy([handle = handle_] {
+        std::packaged_task<void()> destroy([handle = handle_, brokers = brokers_] {
             rd_kafka_destroy_flags(handle, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
             given_up--;
         });
@@ -180,6 +185,7 @@ Client::~Client() {
         std::thread(std::move(destroy)).detach();
         destroyed.wait_for(max_destruction);
     } catch (...) {  // no thread could be started: the handle is leaked, and stays counted
+        static_cast<void>(new (std::nothrow) std::shared_ptr(brokers_));
     }
 }
 

@@ -1,7 +1,7 @@
 // A consumer handle of librdkafka: its configuration, its two queues, and its end.
 //
-// The library has a thread for each broker, in which all signals are blocked. It calls no function
-// of ours: its events wait in `events`, and records wait in `records`.
+// The library has a thread for each broker, in which all signals are blocked. These threads are
+// counted, and call no other function of ours: events wait in `events`, records in `records`.
 #pragma once
 
 #include <librdkafka/rdkafka.h>
@@ -10,6 +10,7 @@
 #include <string>
 
 #include "inbox/sources/kafka.hpp"
+#include "net/kafka_brokers.hpp"
 
 namespace inbox::kafka {
 
@@ -40,6 +41,9 @@ class Client {
     // Need not be read: the library stops fetching when it holds enough.
     rd_kafka_queue_t* records() const noexcept { return records_; }
 
+    // Returns why the handle must be given up, or an empty string.
+    std::string excess() const { return brokers_->excess(); }
+
     // Must be called before a partition is assigned.
     void forward_records(const char* topic, std::int32_t partition) const;
     // Must be called when the group has assigned partitions, even an empty list.
@@ -48,6 +52,7 @@ class Client {
   private:
     bool can_be_destroyed() const;
 
+    std::shared_ptr<outbox::KafkaBrokers> brokers_;
     bool was_assigned_ = false;
     rd_kafka_t* handle_ = nullptr;
     rd_kafka_queue_t* events_ = nullptr;

@@ -101,8 +101,7 @@ Delivery delivery_from(Record record, const std::string& source) {
                       .published_at = {},
                       .handle = {},
                       .size = size_of(record)};
-    if (record.timestamp >= 0)
-        delivery.published_at = Time(std::chrono::milliseconds(record.timestamp));
+    delivery.published_at = time_of(std::chrono::milliseconds(record.timestamp)).value_or(Time());
     name_attributes_of_cloud_event(record.headers);
     const bool is_of_debezium = name_headers_of_debezium(record.headers);
     delivery.event = decode_message(record.headers, record.value.value_or(""),

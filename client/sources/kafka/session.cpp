@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/signals.hpp"
+#include "core/text.hpp"
 #include "kafka/record.hpp"
 
 namespace inbox::kafka {
@@ -91,6 +92,7 @@ Session::Session(Membership& membership)
       options_(membership.options),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       partitions_(membership.subscription) {
+    secrets_.add(options_.password);
     if (wake_ < 0)
         throw std::system_error(errno, std::generic_category(), "eventfd");
     try {
@@ -304,6 +306,8 @@ void Session::run() noexcept {
 
 bool Session::turn() {
     serve_events();
+    if (const std::string why = client_->excess(); !why.empty())
+        fail(why, true);
     assign();
     revoke();
     seek_if_asked();
@@ -396,15 +400,21 @@ void Session::explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal)
     }
 }
 
+// Brokers have words in it.
+std::string Session::clean(std::string message) const {
+    secrets_.conceal(message);
+    return outbox::printable(message);
+}
+
 void Session::note(Level level, const std::string& message) const {
     if (membership_.log)
-        membership_.log(level, membership_.subscription + ": " + message);
+        membership_.log(level, membership_.subscription + ": " + clean(message));
 }
 
 void Session::fail(std::string message, bool transient) {
     const std::lock_guard lock(mutex_);
     if (!failure_)
-        failure_ = {std::move(message), transient};
+        failure_ = {clean(std::move(message)), transient};
     changed_.notify_all();
 }
 

@@ -36,6 +36,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/secrets.hpp"
 #include "kafka/client.hpp"
 #include "kafka/partitions.hpp"
 
@@ -109,11 +110,13 @@ class Session {
 
     void fail(std::string message, bool transient);
     void note(Level level, const std::string& message) const;
+    std::string clean(std::string message) const;
     void explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal);
     void wake() const;
 
     Membership& membership_;
     const KafkaOptions& options_;
+    outbox::Secrets secrets_;
     int wake_;
     std::optional<Client> client_;
     std::thread thread_;

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "core/base64.hpp"
+#include "core/json_check.hpp"
 #include "core/percent.hpp"
 #include "core/text.hpp"
 #include "text.hpp"
@@ -150,42 +151,90 @@ std::optional<Time> parse_time(std::string_view text) {
 // JSON
 // ---------------------------------------------------------------------------------------------
 
-static std::optional<Json::Value> parse_object(std::string_view text) {
-    Json::CharReaderBuilder builder;
-    Json::CharReaderBuilder::strictMode(&builder.settings_);
-    builder["rejectDupKeys"] = false;  // up to the payload
-    builder["skipBom"] = false;        // would shift the offsets that as_written() uses
-    const std::unique_ptr<Json::CharReader> reader(builder.newCharReader());
-    Json::Value value;
-    try {
-        if (!reader->parse(text.data(), text.data() + text.size(), &value, nullptr))
-            return std::nullopt;
-    } catch (const Json::Exception&) {  // nested too deeply
-        return std::nullopt;
+namespace {
+
+// As they are written, so that the digits of numbers and the order of members are kept. Only texts
+// are parsed: in memory a value takes a hundred bytes, however short it is.
+struct Member {
+    std::string name;
+    std::string_view value;
+
+    bool is_text() const { return value.starts_with('"'); }
+    bool is_null() const { return value == "null"; }
+};
+
+}  // namespace
+
+static constexpr std::size_t max_members = 10'000;
+
+// Takes everything before a comma, a colon or a bracket that was not opened.
+static std::string_view take_value(std::string_view& text) {
+    std::size_t depth = 0, end = 0;
+    bool in_string = false;
+    for (; end < text.size(); end++) {
+        const char c = text[end];
+        if (c == '"')
+            in_string = !in_string;
+        else if (in_string)
+            end += c == '\\';
+        else if (c == '[' || c == '{')
+            depth++;
+        else if (depth == 0 && (c == ',' || c == ':' || c == ']' || c == '}'))
+            break;
+        else if (c == ']' || c == '}')
+            depth--;
     }
-    return value.isObject() ? std::optional(std::move(value)) : std::nullopt;
+    const std::string_view value = text.substr(0, end);
+    text.remove_prefix(value.size());
+    return outbox::trim(value);
 }
 
-// Returns the member as it is written in the document, so that the digits of its numbers and the
-// order of its members are kept.
-static std::string_view as_written(const Json::Value& value, std::string_view document) {
-    const auto start = static_cast<std::size_t>(value.getOffsetStart());
-    const auto limit = static_cast<std::size_t>(value.getOffsetLimit());
-    return document.substr(start, limit - start);
+static std::string parse_text(std::string_view string) {
+    static thread_local const std::unique_ptr<Json::CharReader> reader(
+        Json::CharReaderBuilder().newCharReader());
+    Json::Value value;
+    const bool is_valid =
+        reader->parse(string.data(), string.data() + string.size(), &value, nullptr);
+    return is_valid && value.isString() ? value.asString() : std::string();
 }
 
-static std::string text_of(const Json::Value& value, std::string_view document) {
-    return value.isString() ? value.asString() : std::string(as_written(value, document));
+static std::string text_of(const Member& member) {
+    return member.is_text() ? parse_text(member.value) : std::string(member.value);
+}
+
+static std::optional<std::vector<Member>> members_in(std::string_view object) {
+    const auto is_value = [](std::string_view text) {
+        return outbox::is_json_value(text) || outbox::is_json_value(clean(text));
+    };
+    object = outbox::trim(object);
+    if (!object.starts_with('{') || !object.ends_with('}'))
+        return std::nullopt;
+    std::string_view rest = outbox::trim(object.substr(1, object.size() - 2));
+    std::vector<Member> members;
+    while (!rest.empty() || !members.empty()) {
+        const std::string_view name = take_value(rest);
+        if (!name.starts_with('"') || !is_value(name) || !take(rest, ":"))
+            return std::nullopt;
+        const std::string_view value = take_value(rest);
+        if (!is_value(value) || members.size() == max_members)
+            return std::nullopt;
+        members.push_back({parse_text(name), value});
+        if (rest.empty())
+            break;
+        if (!take(rest, ","))
+            return std::nullopt;
+    }
+    return members;
 }
 
 std::optional<Texts> members_of_json(std::string_view document) {
-    const std::optional<Json::Value> object = parse_object(document);
-    if (!object)
+    const std::optional<std::vector<Member>> members = members_in(document);
+    if (!members)
         return std::nullopt;
     Texts headers;
-    for (auto member = object->begin(); member != object->end(); ++member)
-        if (!member->isNull())
-            headers[clean(member.name())] = clean(text_of(*member, document));
+    for (const Member& member : *members)
+        if (!member.is_null())
+            headers[clean(member.name)] = clean(text_of(member));
     return headers;
 }
 
@@ -277,34 +326,35 @@ static void take_cloud_event(Event& event, Texts attributes) {
     event.headers.merge(attributes);
 }
 
-static const Json::Value* member(const Json::Value& object, std::string_view name) {
-    return object.find(name.data(), name.data() + name.size());
+// Returns nullptr if there is no such member. Of several, the last one counts.
+static const Member* find(const std::vector<Member>& members, std::string_view name) {
+    const auto found = std::find_if(members.rbegin(), members.rend(),
+                                    [&](const Member& member) { return member.name == name; });
+    return found == members.rend() ? nullptr : &*found;
 }
 
-static std::optional<std::string> payload_of(const Json::Value& event, std::string_view document,
+static std::optional<std::string> payload_of(const std::vector<Member>& event,
                                              std::string_view content_type) {
-    if (const Json::Value* encoded = member(event, "data_base64"); encoded && encoded->isString())
-        return outbox::base64_decoded(encoded->asString());
-    const Json::Value* data = member(event, "data");
+    if (const Member* encoded = find(event, "data_base64"); encoded && encoded->is_text())
+        return outbox::base64_decoded(text_of(*encoded));
+    const Member* data = find(event, "data");
     if (data == nullptr)
         return std::nullopt;
-    if (data->isString() && !is_json(content_type))
-        return data->asString();
-    return std::string(as_written(*data, document));
+    return is_json(content_type) ? std::string(data->value) : text_of(*data);
 }
 
 // Returns false, without a change to the event, if the body is not a CloudEvent.
 static bool take_document(Event& event, const std::string& body) {
-    const std::optional<Json::Value> document = parse_object(body);
-    if (!document || !document->isMember("id") || !document->isMember("specversion"))
+    const std::optional<std::vector<Member>> document = members_in(body);
+    if (!document || !find(*document, "id") || !find(*document, "specversion"))
         return false;
     Texts attributes;
-    for (auto member = document->begin(); member != document->end(); ++member)
-        if (member.name() != "data" && member.name() != "data_base64" && !member->isNull())
-            attributes[clean(member.name())] = clean(text_of(*member, body));
+    for (const Member& member : *document)
+        if (member.name != "data" && member.name != "data_base64" && !member.is_null())
+            attributes[clean(member.name)] = clean(text_of(member));
     if (std::string type = take_text(attributes, "datacontenttype"); !type.empty())
         event.content_type = std::move(type);
-    event.payload = payload_of(*document, body, event.content_type);
+    event.payload = payload_of(*document, event.content_type);
     take_cloud_event(event, std::move(attributes));
     return true;
 }

@@ -10,6 +10,7 @@
 // again. Texts that cannot be parsed stay in the headers and the payload.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -42,6 +43,16 @@ void take_headers(Event& event);
 
 // Returns the version 5 UUID (RFC 9562) of a name in the namespace of URLs.
 std::string uuid_of_name(std::string_view name);
+
+// Returns the time that a broker gives, or std::nullopt if it is not of the years 1970 to 9999.
+template <class Duration>
+std::optional<Time> time_of(Duration since_epoch) {
+    constexpr std::chrono::sys_days end = std::chrono::year(10000) / 1 / 1;
+    if (since_epoch < Duration::zero() ||
+        since_epoch.count() >= Duration(end.time_since_epoch()).count())
+        return std::nullopt;
+    return Time(since_epoch);
+}
 
 // Parses RFC 3339: '2023-11-14T22:13:20.123456Z'.
 std::optional<Time> parse_time(std::string_view text);

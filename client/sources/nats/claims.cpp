@@ -32,10 +32,10 @@ bool Claims::must_wait(const std::string& key, std::uint64_t sequence, Micros no
     std::map<std::uint64_t, Micros>& awaited = found->second;
     std::erase_if(awaited, [&](const auto& one) { return one.second <= now; });
     const bool waits = !awaited.empty() && awaited.begin()->first < sequence;
-    if (waits)
-        awaited[sequence] = now + 2 * ack_wait_;
-    else
+    if (!waits)
         awaited.erase(sequence);
+    else if (awaited.size() < max_awaited)
+        awaited[sequence] = now + 2 * ack_wait_;
     if (awaited.empty())
         awaited_.erase(found);
     return waits;
@@ -52,6 +52,7 @@ void Claims::add(Delivery delivery, Micros now) {
         return;
     }
     held_[sequence] = {delivery.handle, due_.emplace(now + ack_wait_ / 2, sequence)};
+    buffered_bytes_ += delivery.size;
     buffered_.push_back(std::move(delivery));
 }
 
@@ -59,6 +60,8 @@ std::vector<Delivery> Claims::take(std::size_t most) {
     const auto end =
         buffered_.begin() + static_cast<std::ptrdiff_t>(std::min(most, buffered_.size()));
     std::vector<Delivery> taken(std::move_iterator(buffered_.begin()), std::move_iterator(end));
+    for (const Delivery& delivery : taken)
+        buffered_bytes_ -= delivery.size;
     buffered_.erase(buffered_.begin(), end);
     return taken;
 }
@@ -107,13 +110,16 @@ void Claims::nack(std::span<const Delivery> deliveries, Micros now) {
         return keys.contains(delivery.event.ordering_key);
     };
     for (const Delivery& delivery : buffered_)
-        if (is_behind(delivery))
+        if (is_behind(delivery)) {
+            buffered_bytes_ -= delivery.size;
             give_back(delivery, now);
+        }
     std::erase_if(buffered_, is_behind);
 }
 
 void Claims::give_back_all() {
     buffered_.clear();
+    buffered_bytes_ = 0;
     while (!held_.empty()) {
         const std::uint64_t sequence = held_.begin()->first;
         commands_.push_back({part(sequence, ""), at_once, true});

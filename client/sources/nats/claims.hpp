@@ -34,6 +34,7 @@ class Claims {
     // Adds a message that has arrived.
     void add(Delivery delivery, outbox::Micros now);
     std::size_t buffered() const { return buffered_.size(); }
+    std::size_t buffered_bytes() const { return buffered_bytes_; }
     std::vector<Delivery> take(std::size_t most);
 
     void ack(std::span<const Delivery> deliveries);
@@ -64,6 +65,7 @@ class Claims {
 
     outbox::Micros ack_wait_ = outbox::seconds(30);
     std::deque<Delivery> buffered_;
+    std::size_t buffered_bytes_ = 0;
     std::map<std::uint64_t, Held> held_;  // by sequence, with those waiting
     Due due_;
     std::deque<Command> commands_;

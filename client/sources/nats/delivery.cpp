@@ -14,7 +14,8 @@ namespace inbox::nats {
 std::optional<Place> place_of(std::string_view subject) noexcept {
     constexpr std::string_view prefix = "$JS.ACK.";
     constexpr std::size_t short_form = 7, long_form = 9;  // number of parts after the prefix
-    if (!subject.starts_with(prefix))
+    constexpr std::size_t longest = 1024;                 // names have at most 255 bytes
+    if (!subject.starts_with(prefix) || subject.size() > longest)
         return std::nullopt;
     subject.remove_prefix(prefix.size());
     std::array<std::string_view, 12> parts{};
@@ -45,10 +46,12 @@ static std::string decoded(std::string_view value) {
     return std::string(value);
 }
 
+static constexpr std::size_t max_headers = 10'000;  // others are left out
+
 static std::map<std::string, std::string> headers_in(std::string_view headers) {
     std::map<std::string, std::string> found;
     std::size_t end = headers.find("\r\n");
-    while (end != std::string_view::npos) {
+    while (end != std::string_view::npos && found.size() < max_headers) {
         headers.remove_prefix(end + 2);
         end = headers.find("\r\n");
         const std::string_view line = headers.substr(0, end);

@@ -19,11 +19,21 @@ static constexpr int max_refusals = 3;
 static constexpr Micros pull_time = outbox::seconds(30), heartbeat = outbox::seconds(5);
 // Largest message that a server can be configured to accept, with its headers.
 static constexpr std::size_t max_message = 64 * 1024 * 1024 + 64 * 1024;
+// It asks for no more than what is expected to fit into this.
+static constexpr std::size_t max_waiting_bytes = 64 * 1024 * 1024;
+static constexpr std::size_t usual_message = 1024 * 1024;
+// A server that sends but does not read must not make commands pile up.
+static constexpr std::size_t max_unsent = 16 * 1024 * 1024;
 
 Worker::Worker(Setup setup)
     : setup_(std::move(setup)),
       inbox_(setup_.inbox_prefix),
-      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {}
+      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()),
+      message_size_(usual_message) {
+    const outbox::NatsLogin& login = setup_.config.login;
+    for (const std::string& secret : {login.password, login.token, login.jwt})
+        keep_secret(secret);
+}
 
 Worker::~Worker() {
     close(milliseconds(0));
@@ -113,6 +123,8 @@ Micros Worker::work(Micros now) {
     if (phase_ == Phase::open && !failure_)
         send_pulls(now);
     connection_->flush();
+    if (connection_->unsent() > max_unsent)
+        lost("the server does not read what it is sent", false, now);
     Micros until = claims_.deadline();
     for (const auto& [request, pull] : pulls_)
         until = std::min(until, pull.due);
@@ -147,7 +159,7 @@ void Worker::disconnect(Micros now) {
 void Worker::lost(std::string why, bool is_refusal, Micros now) {
     disconnect(now);
     refusals_ = is_refusal ? refusals_ + 1 : 0;
-    const std::string text = setup_.subscription + ": " + outbox::printable(why);
+    const std::string text = setup_.subscription + ": " + why;
     if (!is_known_)
         give_up(text, has_worked_ || !is_refusal);
     else if (refusals_ >= max_refusals)
@@ -293,10 +305,20 @@ void Worker::on_error(std::string_view text) {
 void Worker::take_arrived(Micros now) {
     if (arrived_.empty())
         return;
-    for (Delivery& delivery : arrived_)
+    bool has_room = true;
+    for (Delivery& delivery : arrived_) {
+        // At once up to a large message, then slowly down again.
+        message_size_ = std::max(delivery.size, message_size_ - message_size_ / 64);
+        has_room = claims_.buffered() < setup_.prefetch &&
+                   claims_.buffered_bytes() < 2 * max_waiting_bytes;
+        if (!has_room)
+            break;
         claims_.add(std::move(delivery), now);
+    }
     arrived_.clear();
     changed_.notify_all();
+    if (!has_room)  // the rest comes again
+        lost("the server sent more messages than were asked for, or larger ones", false, now);
 }
 
 void Worker::send_commands(Micros now) {
@@ -333,9 +355,12 @@ void Worker::send_pulls(Micros now) {
             return;
         }
     const std::size_t expected = claims_.buffered() + coming();
-    if (expected > setup_.prefetch / 2)
+    const std::size_t bytes = claims_.buffered_bytes() + coming() * message_size_;
+    if (expected > setup_.prefetch / 2 || (expected > 0 && bytes > max_waiting_bytes / 2))
         return;
-    const std::size_t batch = setup_.prefetch - expected;
+    const std::size_t fit =
+        (max_waiting_bytes - std::min(bytes, max_waiting_bytes)) / message_size_;
+    const std::size_t batch = std::clamp<std::size_t>(fit, 1, setup_.prefetch - expected);
     const auto nanoseconds = [](Micros time) { return std::to_string(time * 1000); };
     const std::uint64_t request =
         publish("$JS.API.CONSUMER.MSG.NEXT." + setup_.stream + '.' + setup_.consumer,

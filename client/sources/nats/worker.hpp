@@ -112,6 +112,7 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     bool has_worked_ = false;
     int refusals_ = 0;  // in a row
     outbox::Backoff pauses_;
+    std::size_t message_size_;  // of messages to come, as far as is known
     outbox::Micros connect_at_ = 0;
     std::uint64_t request_ = 0;
     std::uint64_t consumer_request_ = 0;

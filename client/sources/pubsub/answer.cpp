@@ -1,5 +1,6 @@
 #include "pubsub/answer.hpp"
 
+#include "core/text.hpp"
 #include "pubsub.pb.h"
 
 namespace inbox::pubsub {
@@ -28,7 +29,7 @@ static const char* name_of(grpc::StatusCode code) {
 std::string describe(const grpc::Status& status) {
     std::string text = name_of(status.error_code());
     if (!status.error_message().empty())
-        text += ": " + status.error_message();
+        text += ": " + outbox::printable(status.error_message());
     return text;
 }
 

@@ -1,5 +1,7 @@
 #include "pubsub/channel.hpp"
 
+#include <algorithm>
+#include <climits>
 #include <fstream>
 #include <future>
 #include <sstream>
@@ -92,6 +94,9 @@ static std::string read_file(const std::string& name) {
     return text.str();
 }
 
+// Pub/Sub takes messages of 10 MB.
+static constexpr int max_message = 16 * 1024 * 1024;
+
 // Tokens are valid for an hour. gRPC renews them.
 static std::shared_ptr<grpc::CallCredentials> credentials_of_key(const std::string& file) {
     auto credentials = grpc::ServiceAccountJWTAccessCredentials(read_file(file), 3600);
@@ -118,7 +123,9 @@ static std::shared_ptr<grpc::ChannelCredentials> make_credentials(const PubSubOp
 std::shared_ptr<grpc::Channel> make_channel(const PubSubOptions& options) {
     const outbox::SignalsBlocked blocked;
     grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
+    // An answer has as many messages as the limit allows, and one more.
+    arguments.SetMaxReceiveMessageSize(static_cast<int>(
+        std::min<std::size_t>(INT_MAX, options.max_outstanding_bytes + std::size_t{max_message})));
     // Servers count pings, so these are rare. The option matters because of another setting that
     // gRPC derives from it: TCP closes a connection on which a heartbeat is not acknowledged in
     // time.

@@ -20,12 +20,16 @@ class KeyOrder {
     // given back.
     bool may_pass(const std::string& key, const std::string& message_id);
 
-    void clear() { given_back_.clear(); }
+    void clear();
 
   private:
-    // Bounds the memory for keys whose messages went to other consumers.
-    static constexpr std::size_t max_keys = 10'000;
+    void note(const std::string& key, const std::string& message_id);
+    void forget(std::map<std::string, std::set<std::string>>::iterator place);
+
+    // Bound the memory for keys whose messages went to other consumers, or never come again.
+    static constexpr std::size_t max_keys = 10'000, max_bytes = 16 * 1024 * 1024;
     std::map<std::string, std::set<std::string>> given_back_;
+    std::size_t bytes_ = 0;  // of keys and ids
 };
 
 }  // namespace inbox::pubsub

@@ -133,8 +133,9 @@ Delivery PubSubSource::Impl::decode(ReceivedMessage received) const {
     Delivery delivery;
     delivery.source = name_;
     delivery.message_id = message.message_id();
-    delivery.published_at = Time(std::chrono::seconds(message.publish_time().seconds()) +
-                                 std::chrono::microseconds(message.publish_time().nanos() / 1000));
+    if (const auto second = time_of(std::chrono::seconds(message.publish_time().seconds())))
+        delivery.published_at =
+            *second + std::chrono::microseconds(message.publish_time().nanos() / 1000);
     delivery.handle = received.ack_id();
     delivery.size = message.ByteSizeLong();
     const Fallback fallback{

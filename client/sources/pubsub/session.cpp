@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/text.hpp"
 #include "pubsub/answer.hpp"
 
 namespace inbox::pubsub {
@@ -384,7 +385,8 @@ void Session::answered(Batch batch, const grpc::Status& status) {
 
     const auto reasons = failed_ack_ids(status);
     const std::string why =
-        describe(status) + (reasons.empty() ? "" : ", " + reasons.begin()->second);
+        describe(status) +
+        (reasons.empty() ? "" : ", " + outbox::printable(reasons.begin()->second, 100));
     const std::vector<std::string> ack_ids = std::exchange(batch.ack_ids, {});
     Batch again = batch, lost = batch;
     for (const std::string& ack_id : ack_ids) {

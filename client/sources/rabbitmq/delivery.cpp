@@ -63,7 +63,8 @@ static void take_header(Envelope& envelope, std::string_view name,
                         const amqp_field_value_t& value) {
     const std::optional<std::int64_t> number = integer_of(value);
     if (name == "x-stream-offset") {
-        envelope.offset = number;
+        if (number < INT64_MAX)  // there is one behind it
+            envelope.offset = number;
     } else if (name == "x-delivery-count") {
         envelope.failed_deliveries = number.value_or(0);
     } else if (name == "x-acquired-count") {

@@ -35,7 +35,10 @@ Worker::Worker(Setup setup)
       instance_(std::to_string(outbox::random_seed())),
       offsets_(setup_.subscription),
       channel_(setup_.queue, setup_.prefetch, setup_.max_message_size),
-      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {}
+      pauses_(setup_.retry_base, setup_.retry_max, outbox::random_seed()) {
+    if (setup_.config.password != setup_.config.user)  // guest
+        keep_secret(setup_.config.password);
+}
 
 Worker::~Worker() {
     close(milliseconds(0));

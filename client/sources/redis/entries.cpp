@@ -110,10 +110,8 @@ static Fields with_attribute_names(Fields fields) {
 
 // Returns the time in the id, if it has one.
 static Time published_at(StreamId id, const Event& event) {
-    constexpr std::uint64_t last = 253'402'300'800'000;  // the year 10000
-    if (outbox::is_of_clock(id.ms) && id.ms < last)
-        return Time(std::chrono::milliseconds(id.ms));
-    return event.occurred_at;
+    const std::optional<Time> time = time_of(std::chrono::milliseconds(id.ms));
+    return time && outbox::is_of_clock(id.ms) ? *time : event.occurred_at;
 }
 
 Delivery delivery_from(const Entry& entry, const std::string& source, const std::string& stream) {

@@ -21,6 +21,8 @@ using Text = std::string_view;
 static constexpr int max_refusals = 3;
 static constexpr unsigned max_redirects = 8;
 static constexpr std::size_t max_ids = 1000;  // of a command
+// A server that answers but does not read must not make commands pile up.
+static constexpr std::size_t max_unsent = 1024 * 1024;
 
 // Time for which XREADGROUP blocks. A stop waits for it, and so do acknowledgements while entries
 // are held.
@@ -108,7 +110,7 @@ void Session::lost(std::string why, bool is_refusal, Micros now) {
     server_ = first_server();
     redirects_ = 0;
     refusals_ = is_refusal ? refusals_ + 1 : 0;
-    const std::string text = about(outbox::printable(why));
+    const std::string text = about(why);
     if (!is_known_)
         failure_ = {text, has_worked_ || !is_refusal};
     else if (refusals_ >= max_refusals)
@@ -247,6 +249,8 @@ void Session::claim(std::size_t room) {
 
 Micros Session::converse(Micros now) {
     using Kind = Question::Kind;
+    if (connection_->unsent() > max_unsent)
+        return outbox::never;
     for (Claims::Ids ids = claims_.next_acks(max_ids); !ids.empty();
          ids = claims_.next_acks(max_ids))
         ask_about(Kind::ack, ids);

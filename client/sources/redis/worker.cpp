@@ -21,7 +21,10 @@ static int created_epoll() {
     return epoll;
 }
 
-Worker::Worker(Setup setup) : setup_(std::move(setup)), epoll_(created_epoll()) {}
+Worker::Worker(Setup setup) : setup_(std::move(setup)), epoll_(created_epoll()) {
+    keep_secret(setup_.login.password);
+    keep_secret(setup_.sentinel_login.password);
+}
 
 Worker::~Worker() {
     close(milliseconds(0));

@@ -57,7 +57,7 @@ static Message message_from(const Json::Value& object) {
     if (const Json::Value* system = json_member(object, "Attributes")) {
         message.group = json_text(*system, "MessageGroupId");
         if (const auto sent = outbox::parse_integer(json_text(*system, "SentTimestamp")))
-            message.sent_at = Time(std::chrono::milliseconds(*sent));
+            message.sent_at = time_of(std::chrono::milliseconds(*sent)).value_or(Time());
     }
     return message;
 }
@@ -70,7 +70,7 @@ std::optional<std::vector<Message>> parse_messages(std::string_view body) {
     const Json::Value* list = json_member(*root, "Messages");
     if (list == nullptr || list->isNull())
         return messages;
-    if (!list->isArray())
+    if (!list->isArray() || list->size() > max_per_request)
         return std::nullopt;
     for (const Json::Value& object : *list) {
         messages.push_back(message_from(object));

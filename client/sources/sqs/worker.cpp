@@ -31,7 +31,10 @@ Worker::Worker(Place place, Times times, std::size_t pollers)
       claims_(place_.fifo, micros(times.visibility)),
       queue_url_(place_.queue_url),
       poll_pauses_(micros(times.retry_base), micros(times.retry_max), outbox::random_seed()),
-      change_pauses_(micros(times.retry_base), micros(times.retry_max), outbox::random_seed()) {}
+      change_pauses_(micros(times.retry_base), micros(times.retry_max), outbox::random_seed()) {
+    keep_secret(place_.aws.secret_access_key);
+    keep_secret(place_.aws.session_token);
+}
 
 Worker::~Worker() {
     close(milliseconds(0));

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/signals.hpp"
+#include "core/text.hpp"
 #include "inbox/error.hpp"
 
 namespace inbox::worker {
@@ -153,13 +154,18 @@ void SourceThread::wait(Micros until) {
     [[maybe_unused]] const ssize_t taken = read(wake_, &count, sizeof count);
 }
 
+std::string SourceThread::clean(std::string message) const {
+    secrets_.conceal(message);
+    return outbox::printable(message);
+}
+
 void SourceThread::fail(std::string message, bool transient) {
-    failure_ = {std::move(message), transient};
+    failure_ = {clean(std::move(message)), transient};
     changed_.notify_all();
 }
 
 void SourceThread::note(Level level, std::string message) {
-    notes_.emplace_back(level, std::move(message));
+    notes_.emplace_back(level, clean(std::move(message)));
 }
 
 void SourceThread::tell() {

@@ -19,11 +19,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/clock.hpp"
+#include "core/secrets.hpp"
 #include "inbox/source.hpp"
 
 namespace inbox::worker {
@@ -66,7 +68,10 @@ class SourceThread {
     virtual bool turn() = 0;
     virtual void clean_up() noexcept = 0;
 
-    // For the thread.
+    // A text that fail() and note() leave out, for constructors.
+    void keep_secret(std::string_view secret) { secrets_.add(secret); }
+
+    // For the thread. Messages may have words of a server: they become one line without secrets.
     void wait(outbox::Micros until);
     void fail(std::string message, bool transient);  // under the mutex
     void note(Level level, std::string message);
@@ -84,11 +89,13 @@ class SourceThread {
 
   private:
     void start(const Log& log);
+    std::string clean(std::string message) const;
     [[noreturn]] void raise();
     void run();
 
     int wake_;   // an eventfd
     int epoll_;  // of wake_ and the descriptor of prepare()
+    outbox::Secrets secrets_;
     std::thread thread_;
     bool ended_ = false;  // by itself; guarded by the mutex
     // These belong to the thread.

@@ -17,6 +17,7 @@
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
+#include "net/kafka_brokers.hpp"
 #include "sinks/kafka/notes.hpp"
 
 namespace outbox {
@@ -27,11 +28,6 @@ static std::atomic<int> given_up = 0;
 // A thread of a handle may be stuck in a name server that does not answer. Their number must not
 // grow without a limit.
 static constexpr int max_given_up = 8;
-// Broker threads of all handles.
-static std::atomic<int> broker_threads = 0;
-// The library starts a thread for each broker that the cluster names, and one answer may name up to
-// 10,000. Without a limit they would use up all process numbers of the machine.
-static constexpr int max_brokers = 1000;
 // The library needs about 1.5 kB for each partition of a topic that it has a handle of.
 static constexpr int max_partitions = 50'000;
 static std::atomic<int> partitions_given_up = 0;
@@ -50,25 +46,18 @@ struct KnownTopic {
 };
 
 struct KafkaClient::Shared {
+    explicit Shared(int wake) : brokers(wake) {}
+
     AllowedHosts allowed_hosts;
     bool logs_in_by_scram = false;
     int throttle = 0;  // in milliseconds; only for the thread that reads the queue
 
     // Written by threads of the library.
-    std::atomic<int> brokers = 0;
+    KafkaBrokers brokers;
     std::atomic<int> partitions = 0;
     std::deque<KnownTopic> topics{};
     std::mutex mutex;
     std::string refused;  // the last address that was not allowed, or empty
-    int wake = -1;        // the eventfd of the sink, or -1
-
-    // Tells the sink to look at excess().
-    void wake_up() noexcept {
-        const std::lock_guard lock(mutex);
-        const std::uint64_t one = 1;
-        if (wake >= 0)
-            static_cast<void>(write(wake, &one, sizeof one) == 0);
-    }
 
     bool allows(std::string_view host, const Address& address) const noexcept {
         return allowed_hosts.allows_unreserved(host, address);
@@ -120,39 +109,12 @@ static int resolve(const char* node, const char* service, const addrinfo* hints,
     return *found != nullptr ? 0 : EAI_FAIL;
 }
 
-static rd_kafka_resp_err_t note_broker(rd_kafka_t*, rd_kafka_thread_type_t type, const char*,
-                                       void* opaque) noexcept {
-    auto& shared = *static_cast<KafkaClient::Shared*>(opaque);
-    if (type != RD_KAFKA_THREAD_BROKER)
-        return RD_KAFKA_RESP_ERR_NO_ERROR;
-    broker_threads++;
-    if (++shared.brokers == max_brokers + 1)
-        shared.wake_up();
-    return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-static rd_kafka_resp_err_t forget_broker(rd_kafka_t*, rd_kafka_thread_type_t type, const char*,
-                                         void* opaque) noexcept {
-    if (type == RD_KAFKA_THREAD_BROKER) {
-        broker_threads--;
-        static_cast<KafkaClient::Shared*>(opaque)->brokers--;
-    }
-    return RD_KAFKA_RESP_ERR_NO_ERROR;
-}
-
-// Runs before the library starts its first thread.
-static rd_kafka_resp_err_t count_brokers(rd_kafka_t* handle, const rd_kafka_conf_t*, void* opaque,
-                                         char*, std::size_t) noexcept {
-    rd_kafka_interceptor_add_on_thread_start(handle, "pg_outbox", note_broker, opaque);
-    return rd_kafka_interceptor_add_on_thread_exit(handle, "pg_outbox", forget_broker, opaque);
-}
-
 static std::int32_t place(const rd_kafka_topic_t* topic, const void* key, std::size_t size,
                           std::int32_t partitions, void* opaque, void*) noexcept {
     auto& known = *static_cast<KnownTopic*>(opaque);
     const int added = partitions - known.partitions.exchange(partitions);
     if (added != 0 && (known.shared.partitions += added) > max_partitions)
-        known.shared.wake_up();
+        known.shared.brokers.wake_up();
     return known.placement.choose(topic, key, size, partitions);
 }
 
@@ -274,7 +236,7 @@ bool KafkaClient::configure(rd_kafka_conf_t* conf, const KafkaOptions& options,
     rd_kafka_conf_set_opaque(conf, shared_.get());
     rd_kafka_conf_set_resolve_cb(conf, resolve);
     rd_kafka_conf_set_throttle_cb(conf, note_throttle);
-    rd_kafka_conf_interceptor_add_on_new(conf, "pg_outbox", count_brokers, shared_.get());
+    shared_->brokers.count(conf);
     take_notes_of(conf);
     rd_kafka_conf_set_events(
         conf, RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH);
@@ -299,11 +261,10 @@ static std::string incomplete(const KafkaOptions& options) {
 // -------------------------------------------------------------------------------------------------
 
 KafkaClient::KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t type)
-    : shared_(std::make_shared<Shared>()),
+    : shared_(std::make_shared<Shared>(wake)),
       failure_(incomplete(options)),
       token_extensions_(options.login.token_extensions) {
     shared_->allowed_hosts = options.allowed_hosts;
-    shared_->wake = wake;
     shared_->logs_in_by_scram = options.login.mechanism.starts_with("SCRAM");
     if (!failure_.empty())
         return;
@@ -312,7 +273,7 @@ KafkaClient::KafkaClient(const KafkaOptions& options, int wake, rd_kafka_type_t 
             std::string("librdkafka ") + rd_kafka_version_str() + " is too old; use 2.0 or later";
         return;
     }
-    if (given_up >= max_given_up || broker_threads > max_brokers ||
+    if (given_up >= max_given_up || KafkaBrokers::are_too_many() ||
         partitions_given_up > max_partitions) {
         failure_ = "connections that were given up have not ended";
         return;
@@ -369,10 +330,7 @@ KafkaClient::~KafkaClient() {
 }
 
 void KafkaClient::stop_waking() noexcept {
-    {
-        const std::lock_guard lock(shared_->mutex);
-        shared_->wake = -1;
-    }
+    shared_->brokers.stop_waking();
     rd_kafka_queue_io_event_enable(queue_, -1, nullptr, 0);
 }
 
@@ -427,8 +385,8 @@ rd_kafka_topic_t* KafkaClient::new_topic(const std::string& name, const std::str
 }
 
 std::string KafkaClient::excess() const {
-    if (shared_->brokers > max_brokers)
-        return "the cluster names more than " + std::to_string(max_brokers) + " brokers";
+    if (std::string why = shared_->brokers.excess(); !why.empty())
+        return why;
     if (shared_->partitions > max_partitions)
         return "the topics have more than " + std::to_string(max_partitions) + " partitions";
     return "";

@@ -11,14 +11,13 @@
 // Only these callbacks run in threads of the library. None of them throws.
 //
 //   resolve               broker thread             writes Shared::refused, under Shared::mutex
-//   note_broker,          broker thread             count threads, in atomics
-//   forget_broker
+//   KafkaBrokers          broker thread             counts threads, in atomics
 //   place                 any, also that of sink    counts partitions and chooses one, in atomics
 //   callbacks in          any                       figures of the process: atomics, and a mutex
 //   notes.cpp
 //
-// They use Shared and the topics in it by plain pointers. wake_up() writes to `wake` under
-// Shared::mutex, so nothing writes to the descriptor after stop_waking().
+// They use Shared and the topics in it by plain pointers. Nothing writes to `wake` after
+// stop_waking().
 //
 // End. The destructor does not wait. It drops what was not sent, and leaves the handle to a
 // detached thread, which destroys it and keeps Shared alive until the library's threads have ended.

@@ -34,9 +34,11 @@ class Session:
     def send(self, data: bytes) -> None:
         if self.peer.closed.is_set() or self.sent > MOST:
             raise Enough
-        self.connection.sendall(data)
-        self.sent += len(data)
-        self.peer.sent += len(data)
+        for at in range(0, len(data), PIECE):  # the time limit of the socket is for each of them
+            piece = data[at : at + PIECE]
+            self.connection.sendall(piece)
+            self.sent += len(piece)
+            self.peer.sent += len(piece)
 
     def flood(self, data: bytes) -> None:
         """Sends the same bytes for ever, in large pieces."""

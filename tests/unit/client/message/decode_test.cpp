@@ -165,10 +165,23 @@ TEST(DecodeMessage, ExtensionsBecomeHeaders) {
     EXPECT_EQ(event.content_type, "text/plain");
 }
 
+TEST(DecodeMessage, MembersStayAsTheyAreWritten) {
+    const Event event =
+        decode({{"content-type", "application/cloudevents+json"}},
+               "{ \"specversion\" : \"1.0\" , \"id\":\"1\", \"o\" : { \"a,}\" : [ 1 , \"]\" ] } ,"
+               " \"o\":2.50, \"data\" : {\"n\": 1.10, \"t\": \"\\\"}\\\\\"} } ");
+    EXPECT_EQ(event.payload, "{\"n\": 1.10, \"t\": \"\\\"}\\\\\"}");
+    EXPECT_EQ(event.headers.at("o"), "2.50");
+}
+
 TEST(DecodeMessage, AMalformedDocumentIsThePayload) {
     const std::string deep(100'000, '[');
     for (const std::string& body :
          {std::string("{"), std::string("[]"), std::string("{}"), std::string("\xef\xbb\xbf{}"),
+          std::string(R"({"specversion": "1.0", "id": "1",})"),
+          std::string(R"({"specversion": "1.0", "id": "1"}{})"),
+          std::string(R"({"specversion": "1.0", "id": })"),
+          std::string(R"({"specversion": "1.0", "id": "1" "x": 1})"),
           R"({"specversion": "1.0", "id": "1", "data": )" + deep, std::string()}) {
         const Event event = decode({{"content-type", "application/cloudevents+json"}}, body);
         EXPECT_EQ(event.payload, body);

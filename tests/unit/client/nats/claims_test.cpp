@@ -122,5 +122,19 @@ TEST(NatsClaims, AtTheEndEverythingIsGivenBack) {
     EXPECT_EQ(claims.deadline(), outbox::never);
 }
 
+TEST(NatsClaims, BytesAreThoseOfMessagesThatWait) {
+    Claims claims;
+    for (int sequence : {1, 2, 3}) {
+        Delivery delivery = message(sequence, "a");
+        delivery.size = 100;
+        claims.add(std::move(delivery), 0);
+    }
+    EXPECT_EQ(claims.buffered_bytes(), 300u);
+    const std::vector<Delivery> taken = claims.take(1);
+    EXPECT_EQ(claims.buffered_bytes(), 200u);
+    claims.nack(taken, 0);  // and those behind it
+    EXPECT_EQ(claims.buffered_bytes(), 0u);
+}
+
 }  // namespace
 }  // namespace inbox::nats

@@ -26,6 +26,7 @@ TEST(NatsPlace, IsReadFromTheSubjectOfAcknowledgements) {
          {"", "_INBOX.x.1", "$JS.ACK.", "$JS.ACK.S.C.2.7.5", "$JS.ACK.S.C.x.7.5.1.0",
           "$JS.ACK.S.C.2.0.5.1.0", "$JS.ACK.S.C.2.7.5.99999999999999999999.0"})
         EXPECT_FALSE(place_of(other)) << other;
+    EXPECT_FALSE(place_of("$JS.ACK." + std::string(1024, 'S') + ".C.2.7.5.1.0"));
 }
 
 Event read(outbox::EventFormat format) {

@@ -46,5 +46,16 @@ TEST(KeyOrder, DoesNotGrowWithoutBound) {
     EXPECT_FALSE(order.may_pass("key 110000", "2"));
 }
 
+TEST(KeyOrder, AKeyWhoseFirstMessageNeverComesIsForgotten) {
+    KeyOrder order;
+    order.given_back("a", "first");
+    const std::string long_id(1024, 'x');
+    int given_back = 0;
+    while (given_back < 100'000 && !order.may_pass("a", long_id + std::to_string(given_back)))
+        given_back++;
+    EXPECT_GT(given_back, 1000);
+    EXPECT_LT(given_back, 100'000);
+}
+
 }  // namespace
 }  // namespace inbox::pubsub

@@ -81,6 +81,11 @@ TEST_F(RabbitmqDelivery, HeadersOfTheBrokerAreNotThoseOfTheEvent) {
     EXPECT_EQ(made().message_id, "42");
 }
 
+TEST_F(RabbitmqDelivery, AnOffsetHasAnotherOneBehindIt) {
+    ASSERT_TRUE(take_headers(short_string("x-stream-offset") + 'l' + be(INT64_MAX, 8)));
+    EXPECT_EQ(envelope_.offset, std::nullopt);
+}
+
 TEST_F(RabbitmqDelivery, TimesOfSendersAreNotLaterThanNow) {
     const auto stamped = [&](std::uint64_t seconds) {
         envelope_ = {};

@@ -176,6 +176,27 @@ TEST(SqsProtocol, RefusesMalformedAnswers) {
     for (const char* body : {"", "[]", "<html>", R"({"Messages":{}})", R"({"Messages":[{}]})",
                              R"({"Messages":[{"ReceiptHandle":1}]})", R"({"Messages":["x"]})"})
         EXPECT_FALSE(parse_messages(body)) << body;
+    std::string more = R"({"Messages":[{"ReceiptHandle":"h"})";
+    for (std::size_t i = 0; i < max_per_request; i++)
+        more += R"(,{"ReceiptHandle":"h"})";
+    EXPECT_FALSE(parse_messages(more + "]}")) << "more than were asked for";
+}
+
+TEST(SqsProtocol, RefusesAnswersWithMoreValuesThanItKeeps) {
+    std::string zeros = R"({"Messages":[{"ReceiptHandle":"h","Body":"[0,0]","x":[0)";
+    EXPECT_TRUE(parse_messages(zeros + "]}]}"));
+    for (int i = 0; i < 100'000; i++)
+        zeros += ",0";
+    EXPECT_FALSE(parse_messages(zeros + "]}]}"));
+}
+
+TEST(SqsProtocol, ATimeBeyondAllIsNone) {
+    for (const char* time : {"9223372036854775807", "-1", "253402300800000"}) {
+        const auto messages = parse_messages(
+            std::string(R"({"Messages":[{"ReceiptHandle":"h","Attributes":{"SentTimestamp":")") +
+            time + "\"}}]}");
+        EXPECT_EQ(messages.value().front().sent_at, Time()) << time;
+    }
 }
 
 TEST(SqsProtocol, SurvivesMessagesOfTheWrongShape) {
