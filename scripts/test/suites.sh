@@ -138,6 +138,8 @@ run_edition() {
         "$tests"/test_backfill.py::test_{rows_that_are_locked_for_long_come_last,a_bad_row_stops_it_and_is_named} \
         "$tests"/test_backfill.py::test_{a_backfill_fails_when_what_it_needs_is_gone,partitions_and_children_are_walked_one_after_the_other} \
         "$tests"/test_backfill.py::test_{keys_of_several_columns_and_any_type\[7\],copies_end_equal\[calm-unversioned\]}
+    # Its conditions are triggers, and it walks tables as its owner.
+    OUTBOX_TEST_EDITION=sql run_pytest edition-security "$repository/tests/security/test_paths_of_code.py"
 }
 
 run_security() {

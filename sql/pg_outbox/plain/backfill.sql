@@ -37,6 +37,20 @@ BEGIN
     RETURN key;
 END $$;
 
+-- Returns whether the condition of a capture is code of roles with all rights of the current user. It
+-- is code of the owner of the captured table, and of the role that captured it, also after a change of
+-- owner.
+CREATE FUNCTION outbox_internal.may_run_condition(capture outbox.captured)
+RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT outbox.capture_condition(capture.relation) IS NULL
+        OR EXISTS (SELECT FROM pg_class AS c JOIN pg_roles AS r ON r.rolname = capture.captured_by
+                    WHERE c.oid = capture.relation AND pg_has_role(c.relowner, current_user, 'USAGE')
+                      AND pg_has_role(r.oid, current_user, 'USAGE'));
+END;
+
 -- Raises an error unless a table is captured and may be read here.
 CREATE FUNCTION outbox_internal.check_captured_by_owner(part regclass)
 RETURNS void
@@ -44,14 +58,17 @@ LANGUAGE plpgsql VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    class pg_class;
+    class   pg_class;
+    capture outbox.captured;
 BEGIN
     SELECT c.* INTO class FROM pg_class AS c WHERE c.oid = part;
     IF NOT FOUND THEN
         RETURN;
     ELSIF class.relkind <> 'r' THEN
         RAISE EXCEPTION '"%" is not a table that has rows of its own', class.relname USING ERRCODE = 'wrong_object_type';
-    ELSIF (outbox_internal.capture_of(part)).relation IS NULL THEN
+    END IF;
+    capture := outbox_internal.capture_of(part);
+    IF capture.relation IS NULL THEN
         RAISE EXCEPTION 'table "%" is not captured', class.relname
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call outbox.capture() for the table first.';
     ELSIF pg_get_userbyid(class.relowner) <> current_user THEN
@@ -60,6 +77,12 @@ BEGIN
             USING ERRCODE = 'feature_not_supported',
                   DETAIL = 'Reading a table may run code of its owner, here with the rights of the role that installed pg_outbox.',
                   HINT = format('ALTER TABLE %s OWNER TO %I; or enqueue the events of its rows with outbox.enqueue().', part, current_user);
+    ELSIF NOT outbox_internal.may_run_condition(capture) THEN
+        RAISE EXCEPTION 'the condition of the capture of table "%" does not belong to its owner',
+                (SELECT c.relname FROM pg_class AS c WHERE c.oid = capture.relation)
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'Another role has called outbox.capture(), and its functions would run with the rights of the owner.',
+                  HINT = 'Call outbox.capture() again, with replace => true.';
     END IF;
 END $$;
 
