@@ -163,15 +163,15 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN outbox_internal.destination_option(destination, 'filter') IS NOT NULL
-       AND NOT EXISTS (SELECT FROM outbox_internal.apply_expressions(destination, ARRAY[event]));
+    RETURN NOT EXISTS (SELECT FROM outbox_internal.apply_expressions(destination, ARRAY[event]));
 EXCEPTION WHEN OTHERS THEN
     RETURN false;
 END $$;
 
 -- Returns the state of an event at each destination, since when and why. Endpoints that are behind
--- and do not have it have rows as well. Without any destination there is one row. Finds ids that
--- outbox.enqueue() made within milliseconds; for others it reads the whole log.
+-- and do not have it have rows as well, if the caller has the rights of the destination's owner.
+-- Without any destination there is one row. Finds ids that outbox.enqueue() made within milliseconds;
+-- for others it reads the whole log.
 --
 --   PENDING         waits to be read, or for its destination; `why` says what for
 --   INFLIGHT        a relay or fetcher has it, or it was confirmed within the last outbox.cursor_flush_interval
@@ -216,6 +216,8 @@ DECLARE
     topics  text;
     oldest  timestamptz;
     target  name;
+    filter  text;
+    is_code_of_others boolean;
     any_row boolean := false;
 BEGIN
     SELECT e.* INTO event FROM outbox_internal.event_of_id($1) AS e;
@@ -247,6 +249,8 @@ BEGIN
             CONTINUE;
         ELSE
             topics := outbox_internal.destination_option(target, 'topics');
+            filter := outbox_internal.destination_option(target, 'filter');
+            is_code_of_others := filter IS NOT NULL AND NOT outbox_internal.may_evaluate(target, caller);
             IF event.only_to IS DISTINCT FROM coalesce(outbox_internal.destination_number(target), 0)
                AND event.only_to IS NOT NULL THEN
                 state := 'NOT SELECTED';
@@ -255,21 +259,22 @@ BEGIN
                 state := 'NOT SELECTED';
                 why := format('its topic is "%s", and the destination takes %s', event.topic, topics);
                 what_to_do := 'Change the option topics if it should take it; outbox.replay() delivers events of the past.';
-            ELSIF outbox_internal.may_evaluate(target, caller) AND outbox_internal.is_filtered_out(event, target) THEN
+            ELSIF filter IS NOT NULL AND NOT is_code_of_others AND outbox_internal.is_filtered_out(event, target) THEN
                 state := 'NOT SELECTED';
-                why := format('the filter of the destination excludes it: %s', outbox_internal.destination_option(target, 'filter'));
+                why := format('the filter of the destination excludes it: %s', filter);
                 what_to_do := 'Change the option filter if it should take it; outbox.replay() delivers events of the past.';
             ELSE
                 SELECT s.state, s.since, s.why, s.what_to_do, s.next_attempt_at INTO state, since, why, what_to_do, next_attempt_at
                   FROM outbox_internal.state_in_log(event, target) AS s;
-                IF NOT outbox_internal.may_evaluate(target, caller) AND outbox_internal.destination_option(target, 'filter') IS NOT NULL THEN
+                IF is_code_of_others THEN
                     why := why || '; or its filter excludes it, which is code of the owner of the destination, and only for that role evaluated here';
                 END IF;
             END IF;
         END IF;
-        -- Of the endpoints that are behind, only those that do not have it are listed.
+        -- Of the endpoints that are behind, only those that do not have it are listed, for roles that see them.
         CONTINUE WHEN trouble.destination IS NULL AND published_at IS NULL AND outbox_internal.is_endpoint(target)
                       AND (state IN ('PUBLISHED', 'NOT SELECTED')
+                           OR NOT outbox_internal.owns_destination(outbox_internal.server_of(target), caller)
                            OR NOT event.topic LIKE ANY (outbox_internal.endpoint_patterns(target)));
         any_row := true;
         RETURN NEXT;

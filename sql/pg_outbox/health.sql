@@ -195,15 +195,14 @@ BEGIN ATOMIC
          WHERE s.paused AND s.detached_at IS NULL
         UNION ALL
         -- Endpoints of a destination are one finding. Most fail because of their owners, so it is failing only
-        -- if none works.
+        -- if none works. Errors of endpoints are customers': who may see them reads outbox.endpoint_status.
         SELECT CASE WHEN e.failing = e.endpoints AND e.since < clock_timestamp() - coalesce(max_age, interval '1 minute')
                     THEN 'failing' ELSE 'degraded' END,
                format('destination "%s"', e.server), 'endpoints fail', e.since,
-               format('%s of its %s endpoints fail; the first with: %s', e.failing, e.endpoints, e.last_error),
+               format('%s of its %s endpoints fail', e.failing, e.endpoints),
                'See outbox.endpoint_status. Their events wait, and are tried again by themselves.'
           FROM (SELECT s.server, count(*) AS endpoints, count(*) FILTER (WHERE s.state = 'failing') AS failing,
-                       min(s.failing_since) FILTER (WHERE s.state = 'failing') AS since,
-                       (array_agg(s.last_error ORDER BY s.failing_since) FILTER (WHERE s.state = 'failing'))[1] AS last_error
+                       min(s.failing_since) FILTER (WHERE s.state = 'failing') AS since
                   FROM endpoint AS s
                  GROUP BY s.server) AS e
          WHERE e.failing > 0
@@ -218,27 +217,29 @@ BEGIN ATOMIC
         UNION ALL
         SELECT CASE WHEN t.blocks THEN 'failing' ELSE 'degraded' END, format('destination "%s"', t.destination), 'dead letters',
                t.since,
-               format('events that were given up: %s%s; the first with: %s', t.count,
-                      CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END, t.last_error),
+               format('events that were given up: %s%s%s', t.count,
+                      CASE WHEN t.blocks THEN ', and they block their keys' ELSE '' END, '; the first with: ' || t.last_error),
                'See outbox.dead_letter; then outbox.redrive() or outbox.discard().'
           FROM (SELECT g.destination, sum(g.count) AS count, min(g.since) AS since,
-                       (array_agg(g.last_error ORDER BY g.since))[1] AS last_error,
+                       (array_agg(g.last_error ORDER BY g.since) FILTER (WHERE g.last_error IS NOT NULL))[1] AS last_error,
                        outbox_internal.destination_option(g.destination, 'on_dead_letter') = 'block' AS blocks
                   FROM (SELECT outbox_internal.server_of(d.destination) AS destination, count(*), min(d.last_failed_at) AS since,
-                               (array_agg(d.last_error ORDER BY d.last_failed_at))[1] AS last_error
+                               CASE WHEN NOT outbox_internal.is_endpoint(d.destination)
+                                    THEN (array_agg(d.last_error ORDER BY d.last_failed_at))[1] END AS last_error
                           FROM outbox.delivery AS d
                          WHERE d.state = 'DEAD'
                          GROUP BY d.destination) AS g
                  GROUP BY g.destination) AS t
         UNION ALL
         SELECT 'degraded', format('destination "%s"', t.destination), 'events fail', t.since,
-               format('events that it has refused and that are tried again: %s; the last with: %s', t.count, t.last_error),
+               format('events that it has refused and that are tried again: %s%s', t.count, '; the last with: ' || t.last_error),
                'See outbox.delivery. Events that use up their attempts become dead letters.'
           FROM (SELECT g.destination, sum(g.count) AS count, min(g.since) AS since,
-                       (array_agg(g.last_error ORDER BY g.last DESC))[1] AS last_error
+                       (array_agg(g.last_error ORDER BY g.last DESC) FILTER (WHERE g.last_error IS NOT NULL))[1] AS last_error
                   FROM (SELECT outbox_internal.server_of(d.destination) AS destination, count(*), min(d.first_failed_at) AS since,
                                max(d.last_failed_at) AS last,
-                               (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] AS last_error
+                               CASE WHEN NOT outbox_internal.is_endpoint(d.destination)
+                                    THEN (array_agg(d.last_error ORDER BY d.last_failed_at DESC))[1] END AS last_error
                           FROM outbox.delivery AS d
                          WHERE d.state = 'RETRY' AND d.attempts > 0
                          GROUP BY d.destination) AS g

@@ -124,6 +124,29 @@ BEGIN ATOMIC
                               AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid::bigint = cursor.number);
 END;
 
+-- Makes room for one more process of outbox-relay. Ids are random, so a role that may deliver could
+-- make rows without end.
+-- Errors: 53400 there are too many.
+CREATE FUNCTION outbox_internal.make_room_for_relay()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    most CONSTANT integer := 1000;
+BEGIN
+    IF (SELECT count(*) FROM outbox.relay) < most THEN
+        RETURN;
+    END IF;
+    DELETE FROM outbox.relay AS r WHERE r.leased_until < clock_timestamp();
+    IF (SELECT count(*) FROM outbox.relay) >= most THEN
+        RAISE EXCEPTION 'too many processes of outbox-relay serve this database'
+            USING ERRCODE = 'configuration_limit_exceeded', DETAIL = format('%s of them have a lease.', most),
+                  HINT = 'outbox.relay shows them. Try again when their leases have ended.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.make_room_for_relay() IS 'limits the rows of outbox.relay';
+
 -- Renews the lease of a relay outside the server, and returns what the relay has to know.
 --
 --   configuration  changes when settings or destinations may have changed
@@ -163,6 +186,9 @@ DECLARE
     soon CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
 BEGIN
     PERFORM outbox_internal.check_lease_time(lease);
+    IF NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_beat.id) THEN
+        PERFORM outbox_internal.make_room_for_relay();
+    END IF;
     INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
     VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, clock_timestamp() + lease)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE

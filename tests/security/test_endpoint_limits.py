@@ -161,7 +161,7 @@ def test_a_relay_keeps_no_more_than_the_limit_however_the_rows_came_in(database:
     )
     database.execute("ALTER TABLE outbox.endpoint ENABLE ALWAYS TRIGGER count_added")
     wait_until(
-        lambda: database.status("hooks")["last_error"], lambda error: str(error).startswith("2 endpoints get nothing, such as"),
+        lambda: database.status("hooks")["last_error"], lambda error: str(error).startswith("2 endpoints get nothing:"),
         what="the relay to say how many are left out",
     )  # fmt: skip
     assert [found.what for found in database.health() if "hooks" in found.object] == ["endpoints left out"]

@@ -105,6 +105,19 @@ def relay(watched: Database, new_role: NewRole) -> Relay:
     return Relay(watched, new_role())
 
 
+def test_rows_of_relays_are_limited(watched: Database, relay: Relay) -> None:
+    """Ids are random. Those whose lease has ended give way."""
+    rows = "INSERT INTO outbox.relay SELECT gen_random_uuid(), 'r', '1', true, now(), clock_timestamp() + %s FROM generate_series(1, 1000)"
+    watched.execute(rows, ("1 hour",))
+    relay.beat()
+    known, relay.id = relay.id, uuid.uuid4()
+    with pytest.raises(psycopg.errors.ConfigurationLimitExceeded, match="too many processes of outbox-relay"):
+        relay.beat()
+    watched.execute("UPDATE outbox.relay SET leased_until = now() - interval '1 minute' WHERE id <> %s", (known,))
+    relay.beat()
+    assert watched.value("SELECT count(*) FROM outbox.relay") == 2
+
+
 def test_no_report_of_a_relay_makes_a_view_fail(watched: Database, relay: Relay) -> None:
     chance = random.Random(11)
     statements = views(watched, "outbox")

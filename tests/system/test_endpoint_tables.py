@@ -597,7 +597,7 @@ def test_failures_are_seen(hooks: Database) -> None:
     assert (row["state"], row["last_error"], row["failing_since"].timestamp()) == ("failing", "503", 1_700_000_000)
     (finding,) = health(hooks)
     assert (finding.severity, finding.object, finding.what) == ("degraded", 'destination "hooks"', "endpoints fail")
-    assert finding.why == "1 of its 2 endpoints fail; the first with: 503"
+    assert finding.why == "1 of its 2 endpoints fail"
     assert 'outbox_endpoints{database="' in hooks.value("SELECT outbox.metrics()")
     ask(hooks, failing=[{"endpoint": "acme", "since": None, "error": "", "next_attempt": None}])
     row = status(hooks)
@@ -770,6 +770,36 @@ def test_an_operator_has_no_endpoints_of_others(tenant: Tenant) -> None:
         ]
         assert "url" not in columns
     assert tenant.database.execute("SELECT name, url FROM outbox.endpoint") == [("acme", URL.format("acme"))]
+
+
+def test_events_do_not_show_endpoints_of_other_owners(tenant: Tenant) -> None:
+    """But for those that have the event in trouble: operators decide about that."""
+    hooks = tenant.database
+    first, second = hooks.enqueue("a", 2)
+    fall_back(hooks, "acme", [first, second])
+    seen = "SELECT destination::text FROM outbox.event_status(%s) ORDER BY 1"
+    with tenant.connect() as connection:
+        assert connection.execute(seen, (second,)).fetchall() == [("hooks",)]
+        assert hooks.execute(seen, (second,)) == [("hooks",), ("hooks/acme",)]
+        refuse(hooks, "acme", fetch(hooks, "acme").events[0], permanent=True)
+        assert connection.execute(seen, (first,)).fetchall() == [("hooks",), ("hooks/acme",)]
+
+
+def test_monitors_do_not_see_errors_of_endpoints(tenant: Tenant) -> None:
+    """Errors of endpoints are answers of customers."""
+    hooks = tenant.database
+    hooks.execute("SELECT outbox.grant_monitor(%s)", (tenant.role,))
+    ids = hooks.enqueue("a", 2)
+    fall_back(hooks, "acme", ids)
+    ask(hooks, failing=[{"endpoint": "acme", "since": 1_700_000_000_000_000, "error": "of acme", "next_attempt": None}])
+    for permanent in (True, False):
+        refuse(hooks, "acme", fetch(hooks, "acme").events[0], permanent=permanent)
+    with tenant.connect() as connection:
+        rows = connection.execute("SELECT h.what, h::text FROM outbox.health() AS h ORDER BY 1").fetchall()
+        shown = [row for (row,) in connection.execute("SELECT s::text FROM outbox.status AS s")]
+    assert {"dead letters", "endpoints fail"} <= {what for what, _ in rows}
+    for text in [*(text for _, text in rows), *shown]:
+        assert "acme" not in text and "the first with" not in text and "the last with" not in text, text
 
 
 @pytest.mark.extension("destinations have owners")

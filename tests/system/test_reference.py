@@ -177,7 +177,7 @@ MEANINGS = {
     "42P13": ("a handler has the wrong arguments or result", "no"),
     "42P16": ("a table has no primary key, or cannot be captured or adopted as it is", "no"),
     "42P17": ("a function in an expression of a destination is volatile, or not safe in parallel", "no"),
-    "53400": ("a warning: `max_worker_processes` is too low", "–"),
+    "53400": ("a warning: `max_worker_processes` is too low; or too many processes of outbox-relay", "later"),
     "54000": ("a limit on the size of a payload, of headers or of an event, or on endpoints, is exceeded", "no"),
     "55000": ("the object is in a state that does not allow this; the HINT says what to do first", "then"),
     "55006": ("the object is in use", "later"),

@@ -122,13 +122,14 @@ bool EndpointsSink::take_row(EndpointRow& row, Micros now) {
     return fits;
 }
 
-// The database lists one endpoint more than there can be room for, and counts the others.
+// The database lists one endpoint more than there can be room for, and counts the others. Their names
+// are not for all roles that see the error.
 void EndpointsSink::count_left_out(std::size_t all, const std::string& first) {
     left_out_ = first.empty() ? 0 : all - std::min(all, directory_.size());
     left_out_error_.clear();
     if (left_out_ > 0)
-        left_out_error_ = std::to_string(left_out_) + " endpoints get nothing, such as \"" + first +
-                          "\": a relay keeps at most " +
+        left_out_error_ = std::to_string(left_out_) +
+                          " endpoints get nothing: a relay keeps at most " +
                           std::to_string(EndpointDirectory::max_endpoints) + " endpoints of " +
                           std::to_string(EndpointDirectory::max_bytes) + " bytes";
 }

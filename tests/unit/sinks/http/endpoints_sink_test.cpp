@@ -631,7 +631,7 @@ TEST_F(EndpointsSinkTest, LeavesOutEndpointsForWhichThereIsNoRoom) {
     log("t");
     read();
     ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
-    EXPECT_THAT(endpoints().left_out(), testing::StartsWith("2 endpoints get nothing, such as "));
+    EXPECT_THAT(endpoints().left_out(), testing::StartsWith("2 endpoints get nothing: "));
     EXPECT_EQ(questions_.size(), 1u) << "it does not list them again and again";
     tables_.remove("e1");
     tables_.remove("e2");
