@@ -102,13 +102,18 @@ static std::string field_of(const PGresult* result, int field) {
     return text ? text : "";
 }
 
-static Diagnostics diagnostics_of(const PGresult* result) {
-    Diagnostics found{.message = field_of(result, PG_DIAG_MESSAGE_PRIMARY),
-                      .detail = field_of(result, PG_DIAG_MESSAGE_DETAIL),
-                      .hint = field_of(result, PG_DIAG_MESSAGE_HINT),
-                      .context = field_of(result, PG_DIAG_CONTEXT)};
+// A server may repeat the password that it was sent.
+static Diagnostics diagnostics_of(PGconn* connection, const PGresult* result) {
+    const auto field = [&](int code) {
+        return outbox::without_passwords(connection, field_of(result, code));
+    };
+    Diagnostics found{.message = field(PG_DIAG_MESSAGE_PRIMARY),
+                      .detail = field(PG_DIAG_MESSAGE_DETAIL),
+                      .hint = field(PG_DIAG_MESSAGE_HINT),
+                      .context = field(PG_DIAG_CONTEXT)};
     if (found.message.empty())
-        found.message = trimmed(PQresultErrorMessage(result));
+        found.message =
+            outbox::without_passwords(connection, trimmed(PQresultErrorMessage(result)));
     return found;
 }
 
@@ -169,9 +174,10 @@ Result Connection::finish() {
             lost("COPY is for Transaction::native() only");
         std::string sqlstate = sqlstate_of(answer);
         if (server_leaves(sqlstate))
-            lost(diagnostics_of(answer).text());
+            lost(diagnostics_of(connection_.get(), answer).text());
         if (!failure)
-            failure.emplace(statement.whose, std::move(sqlstate), diagnostics_of(answer));
+            failure.emplace(statement.whose, std::move(sqlstate),
+                            diagnostics_of(connection_.get(), answer));
     }
     if (failure)
         throw *failure;

@@ -22,7 +22,8 @@ inline constexpr OptionSpec endpoint_parameter{
     .place = OptionPlace::url,
     .type = OptionType::text,
     .range = "scheme, host and port",
-    .description = "address to use instead of the service's own"};
+    .description = "address to use instead of the service's own",
+    .names_host = true};
 inline constexpr OptionSpec region_parameter{
     .name = "region",
     .place = OptionPlace::url,

@@ -70,6 +70,7 @@ struct OptionSpec {
     // How every secret of this option begins. It says what the secret is, and is not secret itself.
     std::string_view secret_mark{};
     NamesFile names_file = NamesFile::no;
+    bool names_host = false;     // its value, too, says who gets the credentials
     CheckValue check = nullptr;  // replaces the check of the type
 };
 
@@ -91,6 +92,7 @@ class OptionValues {
     OptionValues() = default;
     explicit OptionValues(std::vector<Option> options) : options_(std::move(options)) {}
 
+    const std::vector<Option>& all() const noexcept { return options_; }
     const std::string* find(std::string_view name) const noexcept;  // nullptr if it is not set
     bool has(const OptionSpec& spec) const noexcept { return find(spec.name) != nullptr; }
 

@@ -13,14 +13,16 @@ inline constexpr std::string_view safe_search_path = "search_path = pg_catalog, 
 
 // A query of one text: what makes the role of the session powerful, such as "is a member of
 // pg_read_server_files", or NULL. It is about the role that has logged in: the owner of a database can
-// set the default role of its sessions, and code that runs in one can set it back.
+// set the default role of its sessions, and code that runs in one can set it back. It looks up no name
+// in the search_path.
 inline constexpr std::string_view power_question =
     "SELECT (SELECT CASE WHEN r.rolsuper THEN 'is or can become a superuser' "
-    "                    ELSE 'is a member of ' || r.rolname END "
-    "          FROM pg_roles AS r "
-    "         WHERE (r.rolsuper OR r.rolname IN ('pg_execute_server_program', "
-    "                              'pg_read_server_files', 'pg_write_server_files')) "
-    "           AND pg_has_role(session_user, r.oid, 'MEMBER') "
+    "                    ELSE pg_catalog.concat('is a member of ', r.rolname) END "
+    "          FROM pg_catalog.pg_roles AS r "
+    "         WHERE (r.rolsuper OR r.rolname OPERATOR(pg_catalog.=) ANY ("
+    "                '{pg_execute_server_program,pg_read_server_files,pg_write_server_files}'"
+    "                ::pg_catalog.name[])) "
+    "           AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER') "
     "         ORDER BY r.rolsuper DESC, r.rolname LIMIT 1)";
 
 }  // namespace outbox

@@ -229,6 +229,18 @@ std::string file_option(const Destination& destination) {
     return "";
 }
 
+OtherHosts other_hosts(const Destination& destination) {
+    OtherHosts hosts;
+    for (const Option& option : destination.options.all())
+        if (const OptionSpec* spec = find(destination.sink->options, option.name);
+            spec != nullptr && spec->names_host)
+            hosts.options.push_back(&option);
+    for (const auto& [name, value] : destination.url.query)
+        if (const OptionSpec* spec = find(destination.sink->parameters, name))
+            hosts.in_parameters |= spec->names_host;
+    return hosts;
+}
+
 Error may_not_name_file(std::string_view option) {
     return {ErrorKind::not_allowed,
             "permission denied to name a file of the server in \"" + std::string(option) + "\"", "",

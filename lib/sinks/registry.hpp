@@ -38,6 +38,13 @@ bool lacks_unit(const Option& server_option);
 bool names_server_keys(std::string_view option) noexcept;
 // Returns the option or URL parameter that names a file of the server, or an empty string.
 std::string file_option(const Destination& destination);
+
+// What else than the URL says who gets the credentials.
+struct OtherHosts {
+    std::vector<const Option*> options{};  // of the destination, with the URLs of other hosts
+    bool in_parameters = false;            // a parameter of the URL replaces its host
+};
+OtherHosts other_hosts(const Destination& destination);
 // The error for a role that named a file but may not read files of the server. It says nothing
 // about the file, so that such a role cannot find out which files exist.
 Error may_not_name_file(std::string_view option);

@@ -9,6 +9,7 @@
 
 #include "core/event.hpp"
 #include "core/libpq_error.hpp"
+#include "core/powerful_role.hpp"
 #include "core/text.hpp"
 #include "relay/configure/check_output.hpp"
 #include "relay/configure/connection.hpp"
@@ -20,6 +21,7 @@ namespace outbox::relay {
 namespace {
 
 constexpr Micros answer_timeout = seconds(30);
+constexpr std::uint64_t max_answer = 64 * 1024 * 1024;
 
 using Connection = std::unique_ptr<PGconn, decltype(&PQfinish)>;
 using Rows = std::unique_ptr<PGresult, decltype(&PQclear)>;
@@ -58,7 +60,8 @@ class DatabaseCheck {
     const DatabaseConfig& database_;
     CheckOutput& output_;
     Connection connection_{nullptr, &PQfinish};
-    std::string source_;  // name of the database in the server
+    std::string failure_;  // to connect
+    std::string source_;   // name of the database in the server
     DestinationDefaults defaults_;
     std::vector<DestinationRow> rows_;
     // By number of a destination with expressions: why they cannot be evaluated, or empty.
@@ -66,35 +69,25 @@ class DatabaseCheck {
 };
 
 void DatabaseCheck::find(std::string subject, bool ok, std::string detail) {
-    output_.add(database_.name, "",
-                {std::move(subject), ok, without_passwords(connection_.get(), std::move(detail))});
+    if (connection_ != nullptr)
+        detail = without_passwords(connection_.get(), std::move(detail));
+    output_.add(database_.name, "", {std::move(subject), ok, std::move(detail)});
 }
 
 void DatabaseCheck::connect() {
-    connection_.reset(outbox::relay::connect(
-        connection_parameters(database_, connection_environment(), "outbox-relay --check")));
+    LibpqConnection connected = outbox::relay::connect(
+        connection_parameters(database_, connection_environment(), "outbox-relay --check"));
+    connection_.reset(connected.connection);
+    failure_ = std::move(connected.failure);
 }
 
-// Returns no result if there is no answer in time.
+// Returns no result if there is no answer in time, or too much of it.
 Rows DatabaseCheck::query(const char* statement) {
     PGconn* connection = connection_.get();
-    const SystemClock clock;
-    const Micros until = clock.now() + answer_timeout;
     if (PQsendQueryParams(connection, statement, 0, nullptr, nullptr, nullptr, nullptr, 0) != 1)
         return {nullptr, &PQclear};
-    while (PQisBusy(connection)) {
-        pollfd answered{PQsocket(connection), POLLIN, 0};
-        const Micros left = until - clock.now();
-        if (left <= 0)
-            return {nullptr, &PQclear};
-        poll(&answered, 1, static_cast<int>((left + 999) / 1000));
-        if (PQconsumeInput(connection) != 1)
-            break;
-    }
-    Rows rows(PQgetResult(connection), &PQclear);
-    while (PGresult* more = PQgetResult(connection))
-        PQclear(more);
-    return rows;
+    return {last_result(connection, {.bytes = max_answer, .time = answer_timeout}, failure_),
+            &PQclear};
 }
 
 // Adds a finding with the server's error and what to do about it.
@@ -108,7 +101,7 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
     const std::string state = field(PG_DIAG_SQLSTATE);
     const char* role = PQuser(connection_.get());
     if (error.message.empty())
-        error.message = PQerrorMessage(connection_.get());
+        error.message = failure_.empty() ? PQerrorMessage(connection_.get()) : failure_;
     if (error.message.empty())
         error.message = "the server does not answer";
     if (state == "42501")
@@ -120,9 +113,18 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
 }
 
 bool DatabaseCheck::show_connection() {
-    const Rows rows = query("SELECT pg_backend_pid(), current_setting('server_version')");
+    static const std::string question =
+        "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('server_version'), "
+        "coalesce((" +
+        std::string(power_question) + "), '')";
+    const Rows rows = query(question.c_str());
     if (PQresultStatus(rows.get()) != PGRES_TUPLES_OK) {
         refused("connection", rows);
+        return false;
+    }
+    if (const std::string power = text_at(rows, 0, 2); !power.empty() && !database_.trusted) {
+        find("connection", false,
+             in_one_line(too_powerful(database_, PQuser(connection_.get()), power)));
         return false;
     }
     const bool pooled = database_.session == SessionMode::pooled ||
@@ -215,8 +217,8 @@ bool DatabaseCheck::read_expressions() {
 }
 
 void DatabaseCheck::check() {
-    if (PQstatus(connection_.get()) != CONNECTION_OK) {
-        find("connection", false, error_of(connection_.get()));
+    if (!failure_.empty()) {
+        find("connection", false, failure_);
         return;
     }
     const bool readable =

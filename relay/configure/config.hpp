@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/clock.hpp"
@@ -28,6 +29,8 @@ struct DatabaseConfig {
     // secret.
     std::string url{};
     std::string password{};
+    // If the connection string names a service: what libpq takes for the parts that it leaves out.
+    std::vector<std::pair<std::string, std::string>> service{};
 
     // Names of destinations to serve. `*` stands for any run of characters.
     std::vector<std::string> destinations{"*"};
@@ -47,16 +50,18 @@ struct DatabaseConfig {
     bool serves(std::string_view destination) const noexcept;
 };
 
-// Names the destinations that may use credentials: those of databases and with URLs that match one
-// of the patterns. All destinations if there are no patterns.
+// Names the destinations that may use credentials: those with a URL that matches one of the patterns,
+// in databases whose names do. A `*` of a pattern stands for no parameters of a URL that name a host.
 struct CredentialScope {
-    std::vector<std::string> databases{};
+    std::vector<std::string> databases{"*"};
     std::vector<std::string> urls{};
     // They may also use the identity that this machine has in the cloud, as destinations of
     // superusers may.
     bool machine_identity = false;
 
-    bool allows(std::string_view database, std::string_view url) const noexcept;
+    bool allows_database(std::string_view database) const noexcept;
+    // `parameters_name_host`: the host in the URL is not the one that is connected to.
+    bool allows_url(std::string_view url, bool parameters_name_host = false) const noexcept;
 };
 
 enum class LogFormat { text, json };

@@ -1,8 +1,10 @@
 #include "relay/configure/connection.hpp"
 
+#include <cstdlib>
 #include <string_view>
 
 #include "core/libpq_environment.hpp"
+#include "core/text.hpp"
 
 namespace outbox::relay {
 
@@ -13,11 +15,16 @@ static void add_options(ConnectionParameters& parameters, const ConnectionOption
             parameters.emplace_back(option->keyword, option->val);
 }
 
-static ConnectionParameters take_connection_environment() {
+static ConnectionParameters defaults_of_libpq() {
     ConnectionParameters parameters;
     add_options(parameters, ConnectionOptions(PQconndefaults(), &PQconninfoFree));
     // The values of a service are among the others.
     std::erase_if(parameters, [](const auto& one) { return one.first.starts_with("service"); });
+    return parameters;
+}
+
+static ConnectionParameters take_connection_environment() {
+    ConnectionParameters parameters = defaults_of_libpq();
     forget_libpq_environment();
     return parameters;
 }
@@ -31,6 +38,31 @@ ConnectionOptions parse_connection_string(const std::string& text) {
     return {PQconninfoParse(text.c_str(), nullptr), &PQconninfoFree};
 }
 
+// PQconndefaults() does not say that there is no such service; an attempt to connect does. It ends at
+// once, because its sslmode is invalid.
+static std::string error_of_service(const std::string& service) {
+    const char* names[] = {"service", "sslmode", nullptr};
+    const char* values[] = {service.c_str(), "-", nullptr};
+    PGconn* connection = PQconnectStartParams(names, values, 0);
+    std::string message = printable(PQerrorMessage(connection));
+    PQfinish(connection);
+    return message.find("service") != std::string::npos ? message : "";
+}
+
+Result<ConnectionParameters> parameters_of_service(const std::string& service) {
+    if (std::string error = error_of_service(service); !error.empty())
+        return Error{ErrorKind::invalid_value, std::move(error)};
+    const char* before = std::getenv("PGSERVICE");
+    const std::string kept = before != nullptr ? before : "";
+    setenv("PGSERVICE", service.c_str(), 1);
+    ConnectionParameters parameters = defaults_of_libpq();
+    if (before != nullptr)
+        setenv("PGSERVICE", kept.c_str(), 1);
+    else
+        unsetenv("PGSERVICE");
+    return parameters;
+}
+
 // libpq would take a URL for the name of the database if another name came before it, and send it to
 // the server, with the password.
 ConnectionParameters connection_parameters(const DatabaseConfig& database,
@@ -38,23 +70,19 @@ ConnectionParameters connection_parameters(const DatabaseConfig& database,
                                            const std::string& application) {
     ConnectionParameters parameters{{"fallback_application_name", application},
                                     {"connect_timeout", "10"}};
-    parameters.insert(parameters.end(), environment.begin(), environment.end());
+    const ConnectionParameters& defaults =
+        database.service.empty() ? environment : database.service;
+    parameters.insert(parameters.end(), defaults.begin(), defaults.end());
     add_options(parameters, parse_connection_string(database.url));
+    std::erase_if(parameters, [](const auto& one) { return one.first == "service"; });
     if (!database.password.empty())
         parameters.emplace_back("password", database.password);
     parameters.emplace_back("client_encoding", "UTF8");
     return parameters;
 }
 
-PGconn* connect(const ConnectionParameters& parameters) {
-    std::vector<const char*> names, values;
-    for (const auto& [name, value] : parameters) {
-        names.push_back(name.c_str());
-        values.push_back(value.c_str());
-    }
-    names.push_back(nullptr);
-    values.push_back(nullptr);
-    return PQconnectdbParams(names.data(), values.data(), 0);
+LibpqConnection connect(const ConnectionParameters& parameters) {
+    return connect_libpq(parameters, false);
 }
 
 }  // namespace outbox::relay

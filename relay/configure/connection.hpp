@@ -8,15 +8,15 @@
 
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "core/libpq_limits.hpp"
+#include "core/result.hpp"
 #include "relay/configure/config.hpp"
 
 namespace outbox::relay {
 
-// For PQconnectdbParams() without expand_dbname. Later parameters replace earlier ones.
-using ConnectionParameters = std::vector<std::pair<std::string, std::string>>;
+// Later parameters replace earlier ones.
+using ConnectionParameters = LibpqParameters;
 
 // The first call takes the settings out of the environment. It must come before there are threads.
 const ConnectionParameters& connection_environment();
@@ -27,11 +27,14 @@ using ConnectionOptions = std::unique_ptr<PQconninfoOption, decltype(&PQconninfo
 // which may be a password, so it is not shown.
 ConnectionOptions parse_connection_string(const std::string& text);
 
+// Returns what libpq takes for missing parts if a connection string names this service: its values,
+// and the environment for the rest. Must be called before connection_environment().
+Result<ConnectionParameters> parameters_of_service(const std::string& service);
+
 ConnectionParameters connection_parameters(const DatabaseConfig& database,
                                            const ConnectionParameters& environment,
                                            const std::string& application);
 
-// Returns a new connection, as PQconnectdbParams() does.
-PGconn* connect(const ConnectionParameters& parameters);
+LibpqConnection connect(const ConnectionParameters& parameters);
 
 }  // namespace outbox::relay

@@ -34,6 +34,27 @@ CredentialScope scope_of(const RelayConfig& config, std::string_view credentials
     return scope != config.credential_scopes.end() ? scope->second : CredentialScope();
 }
 
+// All that get the credentials must be among those in relay.toml.
+std::optional<Error> may_use_credentials(const Destination& destination,
+                                         const DatabaseConfig& database,
+                                         const std::string& credentials,
+                                         const CredentialScope& scope) {
+    const OtherHosts others = other_hosts(destination);
+    std::string wrong = scope.allows_database(database.name) ? "" : "The database";
+    if (!scope.allows_url(destination.url_text, others.in_parameters))
+        wrong = "The URL of the destination";
+    for (const Option* option : others.options)
+        if (!scope.allows_url(option->value))
+            wrong = "The option \"" + option->name + '"';
+    if (wrong.empty())
+        return std::nullopt;
+    return Error{ErrorKind::not_allowed,
+                 "permission denied for credentials \"" + printable(credentials, 100) + "\"",
+                 wrong + " is not among those that may have them.",
+                 "The keys \"databases\" and \"urls\" in relay.toml say which destinations may use "
+                 "them."};
+}
+
 // Where a database is described, and trusted.
 std::string section_of(const DatabaseConfig& database) {
     return "[databases." + printable(database.name) + "] of relay.toml";
@@ -75,6 +96,18 @@ void limit_hosts(AllowedHosts& hosts, const DatabaseConfig& database) {
 
 }  // namespace
 
+Error too_powerful(const DatabaseConfig& database, const std::string& role,
+                   const std::string& power) {
+    return {
+        ErrorKind::not_allowed,
+        "role \"" + printable(role, 63) + "\" " + printable(power, 100) +
+            ", and outbox-relay does not trust the database",
+        "The owner of the database could run code with these rights.",
+        "CREATE ROLE outbox_relay LOGIN; SELECT outbox.grant_relay('outbox_relay'); and connect as "
+        "this role. Or write " +
+            line_of_trust(database) + '.'};
+}
+
 Option option_of(std::string_view text) {
     const std::size_t equals = std::min(text.find('='), text.size());
     return {std::string(text.substr(0, equals)),
@@ -101,13 +134,9 @@ Result<Destination> make_destination(const DestinationRow& row, DestinationDefau
     bool needs_credentials = true;
     if (credentials != config.credentials.end()) {
         const CredentialScope scope = scope_of(config, credentials->first);
-        if (!scope.allows(database.name, destination.value().url_text))
-            return Error{
-                ErrorKind::not_allowed,
-                "permission denied for credentials \"" + printable(credentials->first, 100) + "\"",
-                "",
-                "The keys \"databases\" and \"urls\" in relay.toml say which destinations "
-                "may use them."};
+        if (std::optional<Error> error =
+                may_use_credentials(destination.value(), database, credentials->first, scope))
+            return *error;
         needs_credentials = !scope.machine_identity;
         std::vector<Option> mapping_options = row.mapping_options;
         replace(mapping_options, credentials->second);

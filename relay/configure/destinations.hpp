@@ -28,6 +28,11 @@ struct DestinationRow {
 // "name=value", as catalogs store options.
 Option option_of(std::string_view text);
 
+// The error for a role that outbox-relay does not log in as: the owner of the database could run code
+// with its rights. `power` is an answer to core/powerful_role.hpp.
+Error too_powerful(const DatabaseConfig& database, const std::string& role,
+                   const std::string& power);
+
 // The same rules as in CREATE SERVER and CREATE USER MAPPING. The option `credentials` names a
 // section of relay.toml; default: the name of the destination, if there is such a section. These
 // options replace those of the user mapping.

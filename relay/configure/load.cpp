@@ -13,18 +13,6 @@ namespace outbox::relay {
 namespace {
 
 // -------------------------------------------------------------------------------------------------
-// Connection strings
-// -------------------------------------------------------------------------------------------------
-
-bool has_password(const ConnectionOptions& options) {
-    for (const PQconninfoOption* one = options.get(); one != nullptr && one->keyword != nullptr;
-         one++)
-        if (std::string_view(one->keyword) == "password" && one->val != nullptr)
-            return one->val[0] != '\0';
-    return false;
-}
-
-// -------------------------------------------------------------------------------------------------
 // Layers
 // -------------------------------------------------------------------------------------------------
 
@@ -43,7 +31,7 @@ class Loader {
     void set_process(RelayConfig& config, const Values& file);
     void add_database(RelayConfig& config, const std::string& name, const Values& values,
                       const std::string& place);
-    void check_url(const std::string& url, const std::string& origin);
+    void read_url(DatabaseConfig& database, const std::string& url, const std::string& origin);
     void check_name(const std::string& name);
     void add_databases(RelayConfig& config, const FileContents& file, const std::string& path);
 
@@ -167,15 +155,24 @@ void Loader::set_process(RelayConfig& config, const Values& file) {
 // Databases
 // -------------------------------------------------------------------------------------------------
 
-void Loader::check_url(const std::string& url, const std::string& origin) {
+void Loader::read_url(DatabaseConfig& database, const std::string& url, const std::string& origin) {
+    database.url = url;
     const ConnectionOptions options = parse_connection_string(url);
     if (options == nullptr)
         wrong(origin + ": invalid connection string", "",
               "Write postgresql://role@host:port/database, or host=… dbname=… user=….");
-    else if (origin.starts_with("--") && has_password(options))
+    else if (origin.starts_with("--") && !libpq_value(options.get(), "password").empty())
         wrong(origin + ": password on the command line",
               "Other users of the machine can read the command line.",
               "Use OUTBOX_DATABASE_PASSWORD, PGPASSFILE, or \"password\" in relay.toml.");
+    const std::string service = libpq_value(options.get(), "service");
+    if (service.empty())
+        return;
+    Result<ConnectionParameters> parameters = parameters_of_service(service);
+    if (parameters)
+        database.service = std::move(parameters.value());
+    else
+        wrong(origin + ": " + parameters.error().message);
 }
 
 void Loader::check_name(const std::string& name) {
@@ -192,11 +189,10 @@ void Loader::add_database(RelayConfig& config, const std::string& name, const Va
     database.name = name;
     const Given* url = find(values, "url");
     if (url != nullptr)
-        check_url(url->value, url->origin);
+        read_url(database, url->value, url->origin);
     else if (find(given, "url") == nullptr)
         wrong(place + ": \"url\" is required", "",
               "Write for example url = \"postgresql://relay@db.example.com/orders\".");
-    database.url = url != nullptr ? url->value : "";
     database.password = text_or(values, "password", "");
     database.destinations = split_list(text_or(values, "destinations", "*"));
     const std::string session = text_or(values, "session", "auto");

@@ -132,8 +132,9 @@ constexpr std::array of_database{
     Setting{{.name = "url",
              .range = "connection string or URI",
              .default_value = "",
-             .description = "The database; required. Missing parts come from the environment, as "
-                            "for `psql`: `PGHOST`, `PGPASSFILE`, …",
+             .description =
+                 "The database; required. Missing parts come from a service that it names "
+                 "and from the environment, as for `psql`: `PGHOST`, `PGPASSFILE`, …",
              .secret = true}},
     Setting{{.name = "password",
              .default_value = "",

@@ -213,7 +213,13 @@ CredentialScope Reader::read_scope(const toml::table& table) {
         const auto text = node != nullptr ? text_of(std::string(key), *node) : std::nullopt;
         return split_list(text.value_or(""));
     };
-    CredentialScope scope{list(databases_key), list(urls_key)};
+    CredentialScope scope{.urls = list(urls_key)};
+    if (table.contains(databases_key))
+        scope.databases = list(databases_key);
+    if (!table.contains(urls_key))
+        wrong(table.source(), "\"urls\" is required",
+              "A role that creates a destination would be sent the credentials.",
+              "Write for example urls = [\"https://search.example.com/*\"]; [\"*\"] is any URL.");
     if (const toml::node* identity = table.get(identity_key)) {
         if (!identity->is_boolean())
             wrong(identity->source(), "invalid value for " + in_quotes(identity_key), "",

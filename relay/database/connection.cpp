@@ -119,16 +119,14 @@ void Connection::take_connection() {
     if (!connector_->has_ended())
         return;
     unwatch();
-    connection_ = connector_->take();
+    LibpqConnection connected = connector_->take();
+    connection_ = connected.connection;
     connector_.reset();
-    if (connection_ == nullptr || PQstatus(connection_) != CONNECTION_OK) {
-        fail(connection_ == nullptr ? "out of memory" : printable(error_of(connection_)));
+    if (!connected.failure.empty()) {
+        fail(printable(connected.failure));
         return;
     }
     PQsetnonblocking(connection_, 1);
-    // By default libpq writes notices to stderr.
-    PQsetNoticeReceiver(
-        connection_, [](void*, const PGresult*) {}, nullptr);
     watch(PQsocket(connection_), EPOLLIN);
     state_ = State::idle;
     deadline_ = never;
@@ -242,25 +240,32 @@ void Connection::receive() {
                 complete();
             return;
         }
-        take_result(result);
+        if (!take_result(result))
+            return;
     }
 }
 
-void Connection::take_result(PGresult* result) {
+// Returns false if the connection was closed: libpq has found that the answer breaks the protocol, or
+// would wait for data of a COPY.
+bool Connection::take_result(PGresult* result) {
     Rows rows(result);
     const ExecStatusType status = PQresultStatus(result);
     if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) {
         answer_.rows = std::move(rows);
-        return;
+        return true;
     }
     if (status == PGRES_PIPELINE_SYNC)
         PQexitPipelineMode(connection_);
     if (status == PGRES_PIPELINE_SYNC || status == PGRES_PIPELINE_ABORTED)
-        return;
+        return true;
     const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     answer_.ok = false;
     answer_.error = printable(without_passwords(connection_, PQresultErrorMessage(result)));
     answer_.sqlstate = state != nullptr ? state : "";
+    if (status == PGRES_FATAL_ERROR && !answer_.sqlstate.empty())
+        return true;
+    fail(answer_.error.empty() ? "the database sent an answer of another kind" : answer_.error);
+    return false;
 }
 
 void Connection::complete() {

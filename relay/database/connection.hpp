@@ -71,6 +71,7 @@ class Connection final : private Watcher {
     int process_id() const noexcept { return PQbackendPID(connection_); }
     const char* host() const noexcept { return PQhost(connection_); }
     const char* port() const noexcept { return PQport(connection_); }
+    const char* user() const noexcept { return PQuser(connection_); }
 
   private:
     void ready() override;
@@ -78,7 +79,7 @@ class Connection final : private Watcher {
     void take_connection();
     void receive();
     bool pass_notifications();
-    void take_result(PGresult* result);
+    bool take_result(PGresult* result);
     void count_bytes() noexcept;
     bool send();
     bool is_pipelined() const noexcept;

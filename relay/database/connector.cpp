@@ -17,7 +17,7 @@ struct Connector::Shared {
     enum State { runs, has_ended, is_given_up };
 
     ConnectionParameters parameters;
-    PGconn* connection = nullptr;
+    LibpqConnection connected{nullptr, "out of memory"};
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     std::atomic<State> state = runs;
 
@@ -29,11 +29,11 @@ struct Connector::Shared {
 
     void run() noexcept {
         try {
-            connection = connect(parameters);
+            connected = connect(parameters);
         } catch (...) {  // out of memory
         }
         if (state.exchange(has_ended) == is_given_up)
-            PQfinish(connection);
+            PQfinish(connected.connection);
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof one);
         running_attempts--;
@@ -54,7 +54,7 @@ Connector::Connector(ConnectionParameters parameters)
 
 Connector::~Connector() {
     if (shared_->state.exchange(Shared::is_given_up) == Shared::has_ended)
-        PQfinish(shared_->connection);  // unless it was taken
+        PQfinish(shared_->connected.connection);  // unless it was taken
 }
 
 int Connector::descriptor() const noexcept {
@@ -65,8 +65,8 @@ bool Connector::has_ended() const noexcept {
     return shared_->state == Shared::has_ended;
 }
 
-PGconn* Connector::take() noexcept {
-    return std::exchange(shared_->connection, nullptr);
+LibpqConnection Connector::take() noexcept {
+    return std::exchange(shared_->connected, {});
 }
 
 int Connector::running() noexcept {

@@ -1,5 +1,6 @@
 // Opens one connection, in a thread of its own: libpq resolves host names and computes passwords
-// without a limit of time, and meanwhile the relay must renew its leases.
+// without a limit of time, and meanwhile the relay must renew its leases. What a server sends is
+// limited (core/libpq_limits.hpp).
 //
 // Protocol. Until the descriptor is readable, only the thread uses the connection. At the end it
 // changes `state` to has_ended, and then signals the descriptor. An owner that cannot wait changes
@@ -28,9 +29,8 @@ class Connector {
     // Becomes readable when the attempt has ended.
     int descriptor() const noexcept;
     bool has_ended() const noexcept;
-    // Gives the connection to the caller, once the attempt has ended; it may have failed. nullptr
-    // if memory ran out.
-    PGconn* take() noexcept;
+    // Gives the connection to the caller, once the attempt has ended; it may have failed.
+    LibpqConnection take() noexcept;
 
     // Attempts that were given up and still run. A process that ends meanwhile must not run exit
     // handlers, which free what the threads use.

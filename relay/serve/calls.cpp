@@ -6,6 +6,7 @@
 
 #include "core/endpoint_answer.hpp"
 #include "core/position_ranges.hpp"
+#include "core/powerful_role.hpp"
 #include "relay/database/event_rows.hpp"
 #include "sinks/postgresql/binary_arrays.hpp"
 
@@ -114,8 +115,10 @@ std::optional<Outcome> outcome_of(const Rows& rows) {
 // The database
 // -------------------------------------------------------------------------------------------------
 
-Statement process_id() {
-    return {.text = "SELECT pg_catalog.pg_backend_pid()"};
+Statement who_am_i() {
+    static const std::string text =
+        "SELECT pg_catalog.pg_backend_pid(), (" + std::string(power_question) + ")";
+    return {.text = text.c_str()};
 }
 
 Statement listen() {

@@ -26,7 +26,8 @@ std::optional<Outcome> outcome_of(const Rows& rows);
 // The database
 // -------------------------------------------------------------------------------------------------
 
-Statement process_id();
+// The id of the server process, and what makes the role of the session powerful, or NULL.
+Statement who_am_i();
 Statement listen();
 Statement settings();
 Statement destinations();

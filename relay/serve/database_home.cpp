@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/text.hpp"
+#include "relay/configure/check_output.hpp"
 
 namespace outbox::relay {
 
@@ -133,10 +134,14 @@ void DatabaseHome::greet() {
     loading_ = true;
     host_ = control_.host() != nullptr ? control_.host() : "";
     port_ = control_.port() != nullptr ? control_.port() : "";
-    run(calls::process_id(), &DatabaseHome::take_process_id);
+    run(calls::who_am_i(), &DatabaseHome::take_who_am_i);
 }
 
-void DatabaseHome::take_process_id(Answer answer) {
+void DatabaseHome::take_who_am_i(Answer answer) {
+    if (answer.ok && !config_.trusted)
+        if (const auto power = answer.rows.text(0, 1))
+            answer = {.error = in_one_line(too_powerful(config_, control_.user(), *power)),
+                      .sqlstate = "28000"};
     if (!answer.ok) {
         control_failed(answer);
         return;

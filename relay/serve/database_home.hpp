@@ -83,7 +83,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     void run(Statement statement, void (DatabaseHome::*done)(Answer));
     Micros control_time_limit() const noexcept;
     void greet();
-    void take_process_id(Answer answer);
+    void take_who_am_i(Answer answer);
     void listen();
     void take_listening(Answer answer);
     void load();

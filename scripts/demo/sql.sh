@@ -40,6 +40,7 @@ trusted = true # the other database is behind a socket of this machine
 [credentials.catalog]
 user = "writer"
 password = "$of_writer"
+urls = ["postgresql://*"]
 EOF
     start_relay
     psql -X -q -U catalog -d catalog -c 'CALL apply_for_ever()' >"$directory/applier.log" 2>&1 &

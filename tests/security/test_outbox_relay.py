@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from cluster import Installation
-from database import Database, NewDatabase
+from database import EDITION_RELAY, Database, NewDatabase
 from outbox_relay import OutboxRelay
 from receiver import Receiver
 from waiting import wait_until
+
+from .attacker import NewRole
 
 # The owner of the destinations is a superuser, and may read files of the server.
 FORGED_DESTINATIONS = """
@@ -60,6 +62,9 @@ def hostile(installation: Installation, new_database: NewDatabase) -> HostileDat
     database = new_database(extension=False)
     psql = [str(installation.bin_directory / "psql"), "-qX", "-d", database.cluster.conninfo(database.name)]
     subprocess.run([*psql, "-f", str(installation.build / "sql/pg_outbox--sql.sql")], check=True, capture_output=True)
+    if not database.value("SELECT FROM pg_roles WHERE rolname = %s", (EDITION_RELAY,)):
+        database.execute(f"CREATE ROLE {EDITION_RELAY} LOGIN")
+    database.execute(f"SELECT outbox.grant_relay('{EDITION_RELAY}')")
     return HostileDatabase(database)
 
 
@@ -67,11 +72,13 @@ def hostile(installation: Installation, new_database: NewDatabase) -> HostileDat
 def start_relay(hostile: HostileDatabase) -> Iterator[StartRelay]:
     made: list[OutboxRelay] = []
 
-    def start(*, trusted: bool = False, of_database: str = "", arguments: tuple[str, ...] = ()) -> OutboxRelay:
+    def start(
+        *, trusted: bool = False, of_database: str = "", arguments: tuple[str, ...] = (), user: str = EDITION_RELAY
+    ) -> OutboxRelay:
         database = hostile.database
         made.append(
             OutboxRelay(
-                database.cluster, database.name, trusted=trusted, of_database=of_database, arguments=arguments
+                database.cluster, database.name, trusted=trusted, of_database=of_database, arguments=arguments, user=user
             )
         )  # fmt: skip
         return made[-1].start()
@@ -151,3 +158,46 @@ def test_a_database_cannot_use_sockets_of_the_machine(hostile: HostileDatabase, 
     checked = start_relay(arguments=("--check",))
     assert checked.wait() == 1
     assert f'Unix socket "{cluster.directory}" is not allowed; set allowed_hosts in [databases.' in checked.text()
+
+
+# -------------------------------------------------------------------------------------------------
+# Powerful roles
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power", ["SUPERUSER", "postgres", "pg_execute_server_program", "pg_write_server_files"])
+def test_outbox_relay_never_works_as_a_powerful_role_in_a_database_of_others(
+    hostile: HostileDatabase, start_relay: StartRelay, new_role: NewRole, power: str
+) -> None:
+    """The owner of the database writes the functions that it calls, and their search_path."""
+    database = hostile.database
+    owner, role = new_role(), new_role("SUPERUSER" if power == "SUPERUSER" else "")
+    if power != "SUPERUSER":
+        database.execute(f"GRANT {power} TO {role}")
+    database.execute(f"""
+        GRANT {EDITION_RELAY} TO {role}; ALTER DATABASE {database.name} OWNER TO {owner};
+        ALTER FUNCTION outbox_internal.relay_settings() OWNER TO {owner}; GRANT ALL ON SCHEMA outbox_internal TO {owner};
+        CREATE SCHEMA trap AUTHORIZATION {owner}; GRANT USAGE ON SCHEMA trap TO PUBLIC""")
+    with database.cluster.connect(database.name, user=owner) as mine:
+        mine.execute(f"""
+            CREATE FUNCTION trap.strike() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+              SET ROLE NONE; ALTER ROLE {owner} SUPERUSER; RETURN true; EXCEPTION WHEN OTHERS THEN RETURN true; END $$;
+            CREATE FUNCTION trap.same(name, text) RETURNS boolean LANGUAGE sql AS 'SELECT trap.strike()';
+            CREATE OPERATOR trap.= (LEFTARG = name, RIGHTARG = text, FUNCTION = trap.same);
+            CREATE FUNCTION trap.same(name, name) RETURNS boolean LANGUAGE sql AS 'SELECT trap.strike()';
+            CREATE OPERATOR trap.= (LEFTARG = name, RIGHTARG = name, FUNCTION = trap.same);
+            CREATE FUNCTION trap.pg_has_role(name, oid, text) RETURNS boolean LANGUAGE sql AS 'SELECT trap.strike()';
+            CREATE VIEW trap.pg_roles AS SELECT *, trap.strike() AS struck FROM pg_catalog.pg_roles;
+            ALTER DATABASE {database.name} SET search_path = trap, pg_catalog;
+            CREATE OR REPLACE FUNCTION outbox_internal.relay_settings() RETURNS TABLE (name text, value text)
+            LANGUAGE sql AS 'SELECT trap.strike()::text, NULL::text'""")
+    refusal = "and outbox-relay does not trust the database"
+    checked = start_relay(user=role, arguments=("--check",))
+    assert checked.wait() == 1 and refusal in checked.text()
+    assert_refuses(start_relay(user=role), refusal)
+    assert not database.value("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (owner,))
+    database.execute(f"ALTER DATABASE {database.name} RESET ALL")
+    # relay.toml may say that it trusts the owner.
+    relay = start_relay(user=role, trusted=True)
+    wait_until(relay.text, lambda log: "warning" in log or "connected" in log, what="the relay to go on")
+    assert refusal not in relay.text()

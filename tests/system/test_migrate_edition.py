@@ -293,7 +293,9 @@ def test_there_and_back_everything_is_the_same(world: World, migrate: Migrate, t
 def test_credentials_become_a_part_of_relay_toml(world: World, migrate: Migrate, tmp_path: Path) -> None:
     file = tmp_path / "secrets"
     assert migrate(world.database, "sql", "--credentials", str(file)).startswith("0 ")
-    assert tomllib.loads(file.read_text()) == {"credentials": {"search": {"token": 'a "secret"'}}}
+    assert tomllib.loads(file.read_text()) == {
+        "credentials": {"search": {"token": 'a "secret"', "urls": ["https://127.0.0.1:9/events"]}}
+    }
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert world.database.value("SELECT options FROM outbox.destination_config WHERE name = 'search'") == {
         "url": "https://127.0.0.1:9/events", "topics": "item.*, shop.*",

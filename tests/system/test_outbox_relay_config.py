@@ -219,16 +219,18 @@ def test_credentials_come_from_variables_and_files(
     database.add_destination("d", receiver.url(), relay="external")
     program.write(f"{SECRET}\n", "token")
     for value in ('{ env = "TOKEN" }', '{ file = "token" }', f'"{SECRET}"'):
-        toml = section(database) + f"[credentials.d]\ntoken = {value}\n"
+        toml = section(database) + f'[credentials.d]\ntoken = {value}\nurls = ["*"]\n'
         done = program.check(toml, TOKEN=SECRET)
         assert done.returncode == 0, done.stdout + done.stderr
         assert SECRET not in done.stdout + done.stderr
 
-    done = program.check(section(database) + '[credentials.d]\ntoken = { env = "TOKEN" }\n')
+    done = program.check(section(database) + '[credentials.d]\ntoken = { env = "TOKEN" }\nurls = ["*"]\n')
     assert done.returncode == 2
     assert 'environment variable "TOKEN" for "token" is not set' in done.stderr
 
-    # Credentials for another URL.
+    # Credentials for any URL, without saying so, and for another URL.
+    done = program.check(section(database) + f'[credentials.d]\ntoken = "{SECRET}"\n')
+    assert done.returncode == 2 and '"urls" is required' in done.stderr and SECRET not in done.stderr
     done = program.check(section(database) + f'[credentials.d]\ntoken = "{SECRET}"\nurls = ["https://h/*"]\n')
     assert done.returncode == 1
     assert 'FAIL  orders.d  options  permission denied for credentials "d"' in done.stdout
@@ -281,6 +283,17 @@ def test_a_password_reaches_the_server_and_no_message(program: Program, make_clu
     assert wrong.returncode == 1
     assert "password authentication failed" in wrong.stdout
     assert SECRET not in wrong.stdout + wrong.stderr
+
+
+def test_a_service_goes_before_the_environment(program: Program, database: Database) -> None:
+    cluster = database.cluster
+    services = program.write(f"[orders]\nhost=127.0.0.1\nport={cluster.port}\nuser=postgres\n", "pg_service.conf")
+    variables = {"PGSERVICEFILE": services, "PGHOST": "127.0.0.2", "PGPORT": "1", "PGUSER": "nobody"}
+    toml = f'[databases.orders]\nurl = "postgresql:///{database.name}?service={{}}"\ntrusted = true\n'
+    done = program.check(toml.format("orders"), **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = program.check(toml.format("stock"), **variables)
+    assert done.returncode == 2 and 'definition of service "stock" not found' in done.stderr, done.stderr
 
 
 def test_the_environment_completes_the_url(program: Program, database: Database) -> None:
@@ -352,6 +365,7 @@ def test_the_sql_edition_signs_for_endpoints(
     )
     master = b"m" * 32
     toml = section(database) + f'[credentials.hooks]\nsigning_secret = "whsec_{base64.b64encode(master).decode()}"\n'
+    toml += 'urls = ["endpoints:"]\n'
     program.start("--config", program.write(toml), "--listen", "127.0.0.1:0")
     port_of(program)
     database.execute("SELECT outbox.enqueue('item', 'a', 'Changed', '{}', version => 1)")
@@ -374,7 +388,7 @@ def test_the_sql_edition_names_its_credentials(
     ]:
         database.execute("INSERT INTO outbox.destination_config VALUES (%s, %s)", (name, json.dumps(options)))
 
-    toml = section(database) + f'[credentials.search]\ntoken = "{SECRET}"\n'
+    toml = section(database) + f'[credentials.search]\ntoken = "{SECRET}"\nurls = ["http://*"]\n'
     done = program.check(toml)
     assert done.returncode == 1
     assert ", sql edition" in lines_of(done)[1]

@@ -1,9 +1,12 @@
 #include "session.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
 #include "core/libpq_error.hpp"
+#include "core/libpq_limits.hpp"
+#include "core/text.hpp"
 #include "owners_question.hpp"
 #include "table.hpp"
 
@@ -28,6 +31,20 @@ void add_argument(std::string& call, std::vector<Parameter>& parameters, const s
         return;
     parameters.push_back(value);
     call += ", " + name + " => $" + std::to_string(parameters.size()) + cast;
+}
+
+// Nothing that outboxctl asks for is longer.
+static constexpr std::uint64_t max_answer = 128 * 1024 * 1024;
+
+// Only of so many warnings: they come from the server, in any number.
+static void print_warning(void* left, const PGresult* notice) {
+    int& warnings_left = *static_cast<int*>(left);
+    const char* severity = PQresultErrorField(notice, PG_DIAG_SEVERITY_NONLOCALIZED);
+    const char* message = PQresultErrorField(notice, PG_DIAG_MESSAGE_PRIMARY);
+    if (message == nullptr || severity == nullptr || std::string_view(severity) != "WARNING" ||
+        warnings_left-- <= 0)
+        return;
+    std::fprintf(stderr, "WARNING:  %s\n", outbox::printable(message).c_str());
 }
 
 static std::string begin() {
@@ -67,17 +84,37 @@ void Session::use(const std::string& database, const std::string& name) {
     name_ = name;
 }
 
+// Text of a server on a terminal: without control characters, and with no line that looks like one of
+// ours.
+static std::string shown(std::string_view text) {
+    static constexpr std::size_t most_lines = 20;
+    std::string all;
+    for (std::size_t lines = 0; !text.empty() && lines < most_lines; lines++) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        const std::string_view line = outbox::trim(text.substr(0, end));
+        if (!line.empty())
+            all += (all.empty() ? "" : "\n\t") + outbox::printable(line);
+        text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    return all;
+}
+
 PGconn* Session::connection() {
     if (connection_ == nullptr) {
         // The last value of a name counts. Only the first one may be a connection string, also if
         // it is empty: names of databases are chosen by others.
-        const char* names[] = {"dbname", "dbname", "client_encoding", "fallback_application_name",
-                               nullptr};
-        const char* values[] = {conninfo_.c_str(), name_.empty() ? nullptr : name_.c_str(), "UTF8",
-                                "outboxctl", nullptr};
-        connection_ = PQconnectdbParams(names, values, 1);
-        if (PQstatus(connection_) != CONNECTION_OK)
-            throw Refused(outbox::error_of(connection_));
+        outbox::LibpqParameters parameters{{"dbname", conninfo_}};
+        if (!name_.empty())
+            parameters.emplace_back("dbname", name_);
+        parameters.emplace_back("client_encoding", "UTF8");
+        parameters.emplace_back("fallback_application_name", "outboxctl");
+        outbox::LibpqConnection connected = outbox::connect_libpq(std::move(parameters), true);
+        connection_ = connected.connection;
+        PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
+        if (!connected.failure.empty()) {
+            end();
+            throw Refused(shown(connected.failure));
+        }
         try {
             ask_for_owners();
         } catch (const Refused&) {
@@ -90,8 +127,8 @@ PGconn* Session::connection() {
 
 static Refused is_too_powerful(PGconn* connection, std::string_view power,
                                const std::string& detail, const std::string& hint) {
-    return Refused("ERROR:  role \"" + std::string(PQuser(connection)) + "\" " +
-                   std::string(power) + detail + "\nHINT:  " + hint);
+    return Refused("ERROR:  role \"" + std::string(PQuser(connection)) + "\" " + shown(power) +
+                   detail + "\nHINT:  " + hint);
 }
 
 // The answer comes from pg_catalog alone.
@@ -110,7 +147,7 @@ void Session::ask_for_owners() {
         throw is_too_powerful(
             connection_, answer.text(0, 0),
             std::string(", and could run code of others in database \"") + PQdb(connection_) +
-                "\"\nDETAIL:  " + std::string(answer.text(0, 1)) + '.',
+                "\"\nDETAIL:  " + shown(answer.text(0, 1)) + '.',
             "Connect as a role with no more rights than it needs, such as the owner, or: "
             "CREATE ROLE outbox_operator LOGIN; SELECT outbox.grant_monitor('outbox_operator'), "
             "outbox.grant_operate('outbox_operator'); and the same of inbox.");
@@ -137,14 +174,15 @@ void Session::refuse_missing(const std::string& statement) const {
     }
 }
 
-static Refused refusal(const PGresult* result, const char* message) {
+// A server may repeat the password that it was sent.
+static Refused refusal(PGconn* connection, const PGresult* result) {
     const auto field = [&](int code) {
         const char* text = PQresultErrorField(result, code);
-        return std::string(text != nullptr ? text : "");
+        return shown(outbox::without_passwords(connection, text != nullptr ? text : ""));
     };
     const std::string primary = field(PG_DIAG_MESSAGE_PRIMARY), state = field(PG_DIAG_SQLSTATE);
     if (primary.empty())
-        return Refused(message);
+        return Refused(shown(outbox::error_of(connection)));
     std::string text = "ERROR:  " + primary;
     if (!field(PG_DIAG_MESSAGE_DETAIL).empty())
         text += "\nDETAIL:  " + field(PG_DIAG_MESSAGE_DETAIL);
@@ -163,12 +201,30 @@ Result Session::execute(const std::string& statement, const std::vector<Paramete
     std::vector<const char*> values;
     for (const Parameter& parameter : parameters)
         values.push_back(parameter ? parameter->c_str() : nullptr);
-    Result result(PQexecParams(connection_, statement.c_str(), static_cast<int>(values.size()),
-                               nullptr, values.data(), nullptr, nullptr, 0));
+    return answer(PQsendQueryParams(connection_, statement.c_str(), static_cast<int>(values.size()),
+                                    nullptr, values.data(), nullptr, nullptr, 0));
+}
+
+// Ends the connection if the server sends without end: it cannot be used any more.
+Result Session::answer(int was_sent) {
+    std::string failure;
+    Result result(was_sent == 1 ? outbox::last_result(connection_, {.bytes = max_answer}, failure)
+                                : nullptr);
+    if (!failure.empty()) {
+        end();
+        throw Refused(failure);
+    }
     const ExecStatusType status = PQresultStatus(result.native());
     if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
-        throw refusal(result.native(), PQerrorMessage(connection_));
+        throw refusal(connection_, result.native());
     return result;
+}
+
+void Session::roll_back() {
+    try {
+        answer(PQsendQuery(connection_, "ROLLBACK"));
+    } catch (const Refused&) {  // the first error says more
+    }
 }
 
 Result Session::query(const std::string& statement, const std::vector<Parameter>& parameters) {
@@ -183,9 +239,10 @@ Result Session::query(const std::string& statement, const std::vector<Parameter>
             run_script("COMMIT");
         return result;
     } catch (const Refused&) {
-        if (alone)
-            PQclear(PQexec(connection_, "ROLLBACK"));
-        refuse_missing(statement);
+        if (alone && connection_ != nullptr)
+            roll_back();
+        if (connection_ != nullptr)
+            refuse_missing(statement);
         throw;
     }
 }
@@ -199,10 +256,7 @@ std::string Session::table(const std::string& name) {
 }
 
 void Session::run_script(const char* statements) {
-    const Result result(PQexec(connection(), statements));
-    const ExecStatusType status = PQresultStatus(result.native());
-    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
-        throw refusal(result.native(), PQerrorMessage(connection()));
+    answer(PQsendQuery(connection(), statements));
 }
 
 void Session::run(bool dry, const std::function<void()>& work) {

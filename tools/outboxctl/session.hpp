@@ -95,11 +95,14 @@ class Session {
     void end();
     void refuse_missing(const std::string& statement) const;
     Result execute(const std::string& statement, const std::vector<Parameter>& parameters);
+    Result answer(int was_sent);
+    void roll_back();
 
     std::vector<std::string> databases_;
     std::size_t used_ = 0;  // of them
     std::string conninfo_, name_;
     PGconn* connection_ = nullptr;
+    int warnings_left_ = 20;  // to be shown
     bool is_powerful_ = false, has_outbox_ = false, has_inbox_ = false;
 };
 

@@ -39,6 +39,7 @@ inline constexpr OptionSpec token_endpoint_option{
     .name = "token_endpoint",
     .range = "https URL",
     .description = "with OAUTHBEARER, where the issuer hands out tokens for client credentials",
+    .names_host = true,
     .check = check_token_endpoint};
 inline constexpr OptionSpec client_id_option{
     .name = "client_id", .description = "with OAUTHBEARER, the client to the issuer"};

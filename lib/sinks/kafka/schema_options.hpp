@@ -27,6 +27,7 @@ inline constexpr OptionSpec schema_registry_option{
     .description =
         "where the id of a subject's latest schema is looked up, which is put before each "
         "payload",
+    .names_host = true,
     .check = check_registry_url};
 inline constexpr OptionSpec schema_subject_option{
     .name = "schema_subject",

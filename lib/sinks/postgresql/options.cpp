@@ -49,9 +49,14 @@ static constexpr OptionSpec parameter(std::string_view name, std::string_view de
             .description = description,
             .names_file = names_file};
 }
+static constexpr OptionSpec naming_host(std::string_view name, std::string_view description) {
+    OptionSpec spec = parameter(name, description);
+    spec.names_host = true;
+    return spec;
+}
 static constexpr std::array parameters{
-    parameter("host", "host or socket directory, instead of that in the URL"),
-    parameter("port", "port, instead of that in the URL"),
+    naming_host("host", "host or socket directory, instead of that in the URL"),
+    naming_host("port", "port, instead of that in the URL"),
     parameter("sslmode", "whether TLS is used, and what is verified"),
     parameter("sslrootcert", "file of certificates to trust, or \"system\" (libpq 16)",
               NamesFile::unless_system),

@@ -272,3 +272,92 @@ MODES: dict[str, Mode] = {
     "echo of the password": echo_password,
     "flapping": flapping,
 }  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------
+# Any client: outboxctl, outbox-relay as the database that it serves, and the C++ client
+# -------------------------------------------------------------------------------------------------
+
+
+def typed(columns: int, oid: int, binary: bool = False) -> bytes:
+    """Describes rows of one type."""
+    names = [b"c%d\0" % number + struct.pack("!IhIhih", 0, 0, oid, 8, -1, int(binary)) for number in range(columns)]
+    return message(b"T", struct.pack("!H", columns), *names)
+
+
+def answering(rows: bytes, then: bytes = b"") -> Mode:
+    """Logs in honestly, and answers every statement with the same rows; goes on with `then` for ever."""
+
+    def mode(session: Session) -> None:
+        server = Server(session)
+        server.log_in()
+        prefix = b""
+        while True:
+            kind, _ = server.read()
+            if kind == b"Q":
+                session.send(done(b"SET") + READY)
+            elif kind == b"P":
+                prefix += message(b"1")
+            elif kind == b"B":
+                prefix += message(b"2")
+            elif kind == b"S":
+                session.send(prefix + rows)
+                prefix = b""
+                if then:
+                    session.flood(then)
+                session.send(READY)
+
+    return mode
+
+
+def quoting(password: bytes) -> Mode:
+    """Refuses every statement with the password in all parts of the error."""
+    parts = b"SERROR\0VERROR\0C22000\0Mno " + password + b"\0Dnot " + password + b"\0Hnever " + password + b"\0\0"
+
+    def mode(session: Session) -> None:
+        server = Server(session)
+        server.log_in()
+        while True:
+            if server.read()[0] in b"QS":
+                session.send(message(b"E", parts) + READY)
+
+    return mode
+
+
+ROWS: dict[str, bytes] = {
+    "nothing": b"",
+    "no rows": typed(1, 25) + done(b"SELECT 0"),
+    "no columns": row_description(0) + row() + done(b"SELECT 1"),
+    "one column": typed(1, 25) + row(b"") + done(b"SELECT 1"),
+    "more values than columns": typed(1, 25) + row(b"1", b"2", b"3") + done(b"SELECT 1"),
+    "fewer values than columns": typed(4, 25) + row(b"1") + done(b"SELECT 1"),
+    "texts": typed(30, 25) + row(*[b"x"] * 30) * 10 + done(b"SELECT 10"),
+    "empty texts": typed(30, 25) + row(*[b""] * 30) * 10 + done(b"SELECT 10"),
+    "nulls": typed(30, 25) + message(b"D", struct.pack("!H", 30), b"\xff\xff\xff\xff" * 30) * 10 + done(b"SELECT 10"),
+    "short integers": typed(30, 20, True) + row(*[b"\x01"] * 30) * 10 + done(b"SELECT 10"),
+    "hostile arrays": typed(30, 1009, True)
+    + row(*[struct.pack("!IIIII", 1, 0, 25, 0x7FFFFFFF, 1) + b"\x7f\xff\xff\xff"] * 30) * 10
+    + done(b"SELECT 10"),
+    "control characters": typed(30, 25) + row(*[FORGED] * 30) * 10 + done(b"SELECT 10"),
+    "1600 columns": typed(1600, 25) + row(*[b"x"] * 1600) + done(b"SELECT 1"),
+    "copy": message(b"H", b"\0\0\0") + message(b"d", b"x") + message(b"c") + done(b"COPY 1"),
+    "no end": typed(1, 25) + row(b"x"),
+    "ready in between": READY * 10,
+}
+CLIENT_MODES: dict[str, Mode] = {
+    **{name: answering(rows) for name, rows in ROWS.items()},
+    **{
+        name: MODES[name]
+        for name in (
+            "endless notices at the start", "endless notices at the login", "endless notices", "endless notifications",
+            "endless parameters", "endless ready", "huge notice at the login", "huge error at the start", "garbage",
+            "echo of the password",
+        )
+    },
+    "endless rows": answering(typed(1, 25), row(b"x" * 1000)),
+    "endless results": answering(typed(1, 25) + done(b"SELECT 0"), typed(1, 25) + done(b"SELECT 0")),
+    "endless errors": answering(error(), error()),
+    "a huge value": answering(typed(1, 25) + b"D" + struct.pack("!I", 0x3FFFFFFF), b"x"),
+    "a huge error": answering(error(b"x" * (32 << 20))),
+    "no length": answering(b"C\0\0\0\0", b"x"),
+}  # fmt: skip

@@ -46,6 +46,7 @@ urls = ["https://search.example.com/*"]
 databases = "orders"
 [credentials.mail]
 machine_identity = true
+urls = ["*"]
 user = "me"
 password = "secret"
 )";
@@ -90,11 +91,13 @@ TEST_F(Configure, ACompleteFile) {
     EXPECT_THAT(config.credentials.at("mail"),
                 ElementsAre(Option{"password", "secret"}, Option{"user", "me"}));
     const CredentialScope& scope = config.credential_scopes.at("search");
-    EXPECT_TRUE(scope.allows("orders", "https://search.example.com/events"));
-    EXPECT_FALSE(scope.allows("orders", "https://search.example.com.other.example/"));
-    EXPECT_FALSE(scope.allows("stock", "https://search.example.com/events"));
+    EXPECT_TRUE(scope.allows_url("https://search.example.com/events"));
+    EXPECT_FALSE(scope.allows_url("https://search.example.com.other.example/"));
+    EXPECT_TRUE(scope.allows_database("orders"));
+    EXPECT_FALSE(scope.allows_database("stock"));
     EXPECT_FALSE(scope.machine_identity);
-    EXPECT_TRUE(config.credential_scopes.at("mail").allows("any", "any"));
+    EXPECT_TRUE(config.credential_scopes.at("mail").allows_database("any"));
+    EXPECT_TRUE(config.credential_scopes.at("mail").allows_url("any"));
     EXPECT_TRUE(config.credential_scopes.at("mail").machine_identity);
 }
 
@@ -194,11 +197,13 @@ TEST_F(Configure, EachMistakeIsReportedWithItsLine) {
          "invalid value for option \"trusted\"||"},
         {"[databases.e]\nurl = \"dbname=e\"\npoll_min = 9\npoll_max = 8\n", "is longer than"},
         {"[databases.\"\\n\"]\nurl = \"dbname=e\"\n", "invalid name of a database"},
-        {"[credentials.c]\npasswort = \"x\"\n",
+        {"[credentials.c]\npasswort = \"x\"\nurls = \"*\"\n",
          "2: invalid option \"passwort\"||Valid options are:"},
-        {"[credentials.c]\nurl = \"null:\"\n", "2: invalid option \"url\""},
-        {"[credentials.c]\nmachine_identity = \"yes\"\n",
+        {"[credentials.c]\nurl = \"null:\"\nurls = \"*\"\n", "2: invalid option \"url\""},
+        {"[credentials.c]\nmachine_identity = \"yes\"\nurls = \"*\"\n",
          "2: invalid value for \"machine_identity"},
+        {"[credentials.c]\ntoken = \"x\"\n", "\"urls\" is required|"},
+        {"[databases.e]\nurl = \"service=no-such-service\"\n", "service"},
         {"a = 1\na = 2\n", "2: invalid TOML|"},
     };
     for (const Mistake& mistake : mistakes) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <map>
 
 #include "core/libpq_error.hpp"
@@ -50,6 +52,32 @@ TEST(ConnectionParameters, NoneHasAUrlInIt) {
 TEST(ConnectionParameters, ThePasswordOfItsOwnReplacesThatOfTheUrl) {
     EXPECT_EQ(parameters_of({.url = "postgresql://r:a@h/d", .password = "b"}, {}).at("password"),
               "b");
+}
+
+// libpq takes them in this order: the URL, the service, the environment.
+TEST(ConnectionParameters, AServiceReplacesTheEnvironment) {
+    const std::string path = testing::TempDir() + "pg_service.conf";
+    std::ofstream(path) << "[orders]\nhost=db.example.com\nport=5434\nuser=of-the-service\n";
+    setenv("PGSERVICEFILE", path.c_str(), 1);
+    setenv("PGHOST", "elsewhere", 1);
+    setenv("PGAPPNAME", "of-the-environment", 1);
+    const auto service = parameters_of_service("orders");
+    const auto missing = parameters_of_service("stock");
+    for (const char* name : {"PGSERVICEFILE", "PGHOST", "PGAPPNAME"})
+        unsetenv(name);
+    EXPECT_EQ(std::getenv("PGSERVICE"), nullptr);
+    ASSERT_TRUE(service);
+    const Named found = parameters_of(
+        {.url = "postgresql://relay@/orders?service=orders", .service = service.value()},
+        {{"host", "not this"}, {"port", "1"}});
+    EXPECT_EQ(found.at("host"), "db.example.com");
+    EXPECT_EQ(found.at("port"), "5434");
+    EXPECT_EQ(found.at("user"), "relay");
+    EXPECT_EQ(found.at("dbname"), "orders");
+    EXPECT_EQ(found.at("application_name"), "of-the-environment");
+    EXPECT_FALSE(found.contains("service"));
+    ASSERT_FALSE(missing);
+    EXPECT_THAT(missing.error().message, HasSubstr("definition of service \"stock\" not found"));
 }
 
 // -------------------------------------------------------------------------------------------------

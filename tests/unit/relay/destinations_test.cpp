@@ -31,6 +31,11 @@ class MadeDestination : public testing::Test {
         return made ? Error{ErrorKind::internal, "none"} : made.error();
     }
 
+    void give(const std::string& name, std::vector<Option> options,
+              CredentialScope scope = {.urls = {"*"}}) {
+        config.credentials[name] = std::move(options);
+        config.credential_scopes[name] = std::move(scope);
+    }
     std::string why_credentials() { return make().value().needs_credentials_because; }
     bool may_reach(const char* host, const char* address) {
         return make().value().allowed_hosts.allows_unreserved(host, *Address::parse(address));
@@ -56,14 +61,14 @@ TEST_F(MadeDestination, HasTheOptionsOfItsRow) {
 
 TEST_F(MadeDestination, CredentialsReplaceTheMapping) {
     row.mapping_options = {{"user", "of the mapping"}, {"password", "of the mapping"}};
-    config.credentials["search"] = {{"password", "of the relay"}};
+    give("search", {{"password", "of the relay"}});
     EXPECT_EQ(option("user"), "of the mapping");
     EXPECT_EQ(option("password"), "of the relay");
 }
 
 TEST_F(MadeDestination, MayNameItsCredentials) {
-    config.credentials["search"] = {{"token", "search"}};
-    config.credentials["other"] = {{"token", "other"}};
+    give("search", {{"token", "search"}});
+    give("other", {{"token", "other"}});
     row.options.push_back({"credentials", "other"});
     EXPECT_EQ(option("token"), "other");
     EXPECT_EQ(option("credentials"), "-");  // not the sink's
@@ -73,8 +78,7 @@ TEST_F(MadeDestination, MayNameItsCredentials) {
 }
 
 TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
-    config.credentials["search"] = {{"token", "secret"}};
-    config.credential_scopes["search"] = {{"orders"}, {"https://example.com/*"}};
+    give("search", {{"token", "secret"}}, {{"orders"}, {"https://example.com/*"}});
     EXPECT_EQ(option("token"), "secret");
     row.options[0].value = "https://example.com.evil.example/events";
     defaults.allowed_hosts = "";
@@ -83,6 +87,54 @@ TEST_F(MadeDestination, CredentialsMayBeForSomeDatabasesAndUrls) {
     EXPECT_EQ(option("token"), "secret");
     database.name = "stock";
     EXPECT_EQ(error().kind, ErrorKind::not_allowed);
+}
+
+TEST_F(MadeDestination, HasNoCredentialsThatNameNoUrls) {
+    give("search", {{"token", "secret"}}, {});
+    EXPECT_EQ(error().kind, ErrorKind::not_allowed);
+}
+
+TEST_F(MadeDestination, OtherHostsThatGetTheCredentialsMustBeAmongTheirUrls) {
+    defaults.allowed_hosts = "";
+    row.options = {{"url", "kafka://broker.example.com/"},
+                   {"sasl_mechanism", "OAUTHBEARER"},
+                   {"client_id", "relay"},
+                   {"token_endpoint", "https://issuer.example.com/token"},
+                   {"schema_registry", "https://registry.example.com"}};
+    const std::vector<std::string> urls{"kafka://broker.example.com/",
+                                        "https://issuer.example.com/*",
+                                        "https://registry.example.com"};
+    give("search", {{"client_secret", "secret"}}, {.urls = urls});
+    EXPECT_EQ(option("client_secret"), "secret");
+    for (const std::size_t changed : {3u, 4u}) {
+        const Option before = row.options[changed];
+        row.options[changed].value = "https://evil.example.com/token";
+        EXPECT_EQ(error().kind, ErrorKind::not_allowed);
+        EXPECT_EQ(error().detail,
+                  "The option \"" + before.name + "\" is not among those that may have them.");
+        row.options[changed] = before;
+    }
+}
+
+TEST_F(MadeDestination, AParameterThatReplacesTheHostMustBeWritten) {
+    defaults.allowed_hosts = "";
+    for (const auto& [url, pattern] : std::vector<std::pair<std::string, std::string>>{
+             {"postgresql://db.example.com/shop?host=evil.example.com",
+              "postgresql://db.example.com/*"},
+             {"postgresql://db.example.com/shop?port=1", "postgresql://db.example.com/*"},
+             {"pubsub://shop?endpoint=https://evil.example.com", "pubsub://shop*"},
+             {"sqs://eu-west-1?endpoint=https://evil.example.com", "sqs://*"}}) {
+        row.options[0].value = url;
+        give("search", {}, {.urls = {pattern}});
+        EXPECT_EQ(error().kind, ErrorKind::not_allowed) << url;
+        give("search", {}, {.urls = {pattern + "?*"}});
+        EXPECT_TRUE(make()) << url << error().message;
+        give("search", {}, {.urls = {url}});
+        EXPECT_TRUE(make()) << url << error().message;
+    }
+    row.options[0].value = "https://example.com/events?page=1";
+    give("search", {}, {.urls = {"https://example.com/*"}});
+    EXPECT_TRUE(make());
 }
 
 TEST_F(MadeDestination, HostsOfATrustedDatabaseAreItsOwn) {
@@ -127,8 +179,7 @@ TEST_F(MadeDestination, MayBeGivenTheIdentityOfTheMachineByCredentials) {
     for (const bool trusted : {false, true}) {
         database.trusted = trusted;
         row.name = "search";
-        config.credentials["search"] = {};
-        config.credential_scopes["search"] = {};
+        give("search", {});
         EXPECT_NE(why_credentials(), "");
         config.credential_scopes["search"].machine_identity = true;
         EXPECT_EQ(why_credentials(), "");
@@ -157,7 +208,7 @@ TEST_F(MadeDestination, CredentialsOfTheRelayMayNameFilesOfItsMachine) {
     row.options[0].value = "postgresql://example.com/catalog";
     row.mapping_options = {{"sslcert", "/etc/client.crt"}, {"sslkey", "/etc/client.key"}};
     EXPECT_THAT(error().message, HasSubstr("permission denied to name a file"));
-    config.credentials["search"] = row.mapping_options;
+    give("search", row.mapping_options);
     row.mapping_options.clear();
     EXPECT_EQ(option("sslkey"), "/etc/client.key");
 }

@@ -52,7 +52,7 @@ AS $$
         SELECT 3, 'Start outbox-relay: no worker of the server delivers any more. SELECT outbox.grant_relay(...) gives its role the right.'
          WHERE r.target = 'sql'
         UNION ALL
-        SELECT 4, format('Put the file of --credentials into relay.toml, and limit each section with databases and urls.')
+        SELECT 4, format('Put the file of --credentials into relay.toml, and limit each section with databases, too.')
          WHERE r.target = 'sql' AND r.has_secrets_file
         UNION ALL
         SELECT 5, format('Destination "%s" belonged to role "%s", which cannot change it any more.', f.destination, f.owner)
@@ -76,14 +76,24 @@ AS $$
       FROM outbox_migration.request AS r
 $$;
 
--- Options of credentials as a part of relay.toml. Strings of JSON are strings of TOML, except for one
--- character.
+-- Returns JSON as TOML: strings, and arrays of them, are the same, except for one character.
+CREATE FUNCTION outbox_migration.toml(value json)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT replace(value::text, E'\x7f', '\u007F') $$;
+
+-- Options of credentials as a part of relay.toml, for the URLs of their destination. A pattern cannot
+-- have a comma.
 CREATE FUNCTION outbox_migration.credentials()
 RETURNS text
 LANGUAGE sql STABLE
 AS $$
-    SELECT string_agg(format(E'[credentials.%s]\n%s\n', to_json(s.destination::text), s.lines), E'\n' ORDER BY s.destination)
+    SELECT string_agg(format(E'[credentials.%s]\n%s\nurls = %s\n', to_json(s.destination::text), s.lines, u.urls), E'\n' ORDER BY s.destination)
       FROM (SELECT c.destination,
-                   string_agg(format('%s = %s', to_json(c.option), replace(to_json(c.value)::text, E'\x7f', '\u007F')), E'\n' ORDER BY c.option) AS lines
+                   string_agg(format('%s = %s', to_json(c.option), outbox_migration.toml(to_json(c.value))), E'\n' ORDER BY c.option) AS lines
               FROM outbox_migration.secret AS c GROUP BY c.destination) AS s
+      JOIN (SELECT d.name, outbox_migration.toml(json_agg(replace(url, ',', '*')))
+              FROM outbox_migration.destinations() AS d,
+                   unnest(ARRAY[d.options ->> 'url', d.options ->> 'token_endpoint', d.options ->> 'schema_registry']) AS url
+             WHERE url IS NOT NULL GROUP BY d.name) AS u(name, urls) ON u.name = s.destination
 $$;
