@@ -274,7 +274,7 @@ def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
     assert consumer.findings() == [("failing", 'consumer "c"', "no processor")]
 
 
-# What a handler can leave in its session, and how another would see it.
+# Things that a handler can leave in its session, and how another would see them.
 LEFT = {
     "search_path": ("SET search_path = tenant", "current_setting('search_path')"),
     "setting": ("SET statement_timeout = '1h'", "current_setting('statement_timeout')"),

@@ -297,7 +297,7 @@ def resume_a_destination_that_is_down(db: Database, receiver: Receiver) -> None:
 
 
 def test_a_cancelled_replay_gives_up_nothing_that_was_never_delivered(db: Database, receiver: Receiver) -> None:
-    """An event that is not settled is no part of a replay: it comes anyway."""
+    """A replay has only settled events: the others come anyway."""
     db.add_destination("d", receiver.url())
     db.enqueue("a")
     db.wait_settled()
