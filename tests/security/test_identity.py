@@ -159,7 +159,7 @@ def test_null_is_refused_as_caller(new_attacker: NewAttacker) -> None:
     nobody = "(SELECT current_user::outbox_internal.caller WHERE false)"
     with pytest.raises(errors.InsufficientPrivilege):
         mallory.execute(f"SELECT * FROM outbox.fetch('secret', caller => {nobody})")
-    for call in ("pause('secret'", "seek('secret', 'end'", "replay('secret'"):
+    for call in ("pause('secret'", "seek('secret', 'beginning'", "replay('secret'"):
         with pytest.raises(errors.NotNullViolation):
             mallory.execute(f"SELECT outbox.{call}, caller => {nobody})")
     assert mallory.database.execute("SELECT paused FROM outbox.cursor") == [(False,)]

@@ -209,18 +209,21 @@ class Receiver:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=180)
 
     async def _start_listening(self) -> None:
-        self._server = await self._loop.create_server(lambda: _Connection(self), self.address, self.port, backlog=512)
+        self._server = await self._loop.create_server(
+            lambda: _Connection(self), self.address, self.port, backlog=512, reuse_port=True
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         self._leave_place()
 
     async def _stop_listening(self) -> None:
         if self._server is not None:
-            family = self._server.sockets[0].family
-            self._server.close()
-            self._server = None
-            self._place = socket.socket(family)
+            # Before the server closes: otherwise another process may take the port.
+            self._place = socket.socket(self._server.sockets[0].family)
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._place.bind((self.address, self.port))
+            self._server.close()
+            self._server = None
         for connection in list(self.open_connections):
             connection.transport.abort()
         await asyncio.sleep(0)  # lets connection_lost run

@@ -370,6 +370,18 @@ def test_a_replay_can_be_cancelled(db: Database, receiver: Receiver) -> None:
         db.execute("SELECT outbox.cancel_replay(0)")
 
 
+def test_a_cancelled_replay_gives_up_what_has_failed(db: Database, receiver: Receiver) -> None:
+    db.add_destination("d", receiver.url(), retry_base="1440min", retry_max="1440min")
+    db.enqueue("a", 2)
+    db.wait_settled()
+    receiver.on(version_of("a", 1), answer(400))
+    replay = db.value("SELECT outbox.replay('d')")
+    wait_for_rows(db, [("a", 1, "RETRY", 1), ("a", 2, "PENDING", 0)])
+    assert db.value("SELECT outbox.cancel_replay(%s)", (replay,)) == 2
+    db.enqueue("a", first=3)
+    wait_for_versions(receiver, "a", [1, 2, 1, 3])
+
+
 # -------------------------------------------------------------------------------------------------
 # Dead letters
 # -------------------------------------------------------------------------------------------------

@@ -78,9 +78,9 @@ void add_seek(Command app, Session& session) {
         app, "seek", "Makes a destination go back, or forward, in the log.",
         "  outboxctl seek catalog beginning --dry-run\n"
         "  outboxctl seek catalog '2026-01-31 10:00+00' --why 'restored from a backup'\n"
-        "  outboxctl seek catalog end --yes\n\n"
+        "  outboxctl seek catalog end --why 'only test data' --yes\n\n"
         "Back: events behind the target are delivered again. Forward: events before it are never "
-        "delivered.\n",
+        "delivered, and --why must say the reason.\n",
         [](Command command, Operation& operation) {
             bind_operation(command, operation);
             command
