@@ -222,7 +222,7 @@ void define(bool preloading) {
         &on_full_log, on_full_log, on_full_log_values, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     DefineCustomEnumVariable(
         "outbox.on_stale_version",
-        "What happens when an UPDATE of a captured row does not raise its version.",
+        "What happens when a change of a captured row does not raise its version.",
         "warn writes one warning a statement; error refuses the change.", &on_stale_version,
         on_stale_version, on_stale_version_values, PGC_SUSET, 0, nullptr, nullptr, nullptr);
     DefineCustomStringVariable(

@@ -100,7 +100,7 @@ USERS = {
     "function outbox.backlog(name)": "monitor",
     "function outbox.cancel_backfill(bigint,outbox_internal.caller)": "capturer, operator",
     "function outbox.cancel_replay(bigint,outbox_internal.caller)": "operator",
-    "function outbox.capture(regclass,text,name[],name,text,name,name[],jsonb,name[],name[],text,text,boolean,text,text,text,text,text,text,text,text,text,boolean)": "capturer",
+    "function outbox.capture(regclass,text,name[],name,text,name,name[],jsonb,name[],name[],text,text,boolean,text,text,text,text,text,text,text,text,text,boolean,boolean)": "capturer",
     "function outbox.capture_condition(regclass)": "capturer",
     "function outbox.capture_row()": ", ".join(GRANTS),
     "function outbox.capture_truncate()": ", ".join(GRANTS),
