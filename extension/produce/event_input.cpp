@@ -6,6 +6,7 @@
 
 #include "core/content_type.hpp"
 #include "extension/base/settings.hpp"
+#include "extension/log/utf8.hpp"
 #include "extension/produce/event_headers.hpp"
 #include "extension/produce/uuid7.hpp"
 
@@ -20,6 +21,11 @@ static std::string_view view(const text* value) {
 static bool has_control(std::string_view text) {
     return std::any_of(text.begin(), text.end(),
                        [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
+}
+
+// Destinations get texts in UTF-8. Raises an error if that is impossible.
+static void check_utf8(std::string_view value) {
+    utf8_of(value.data(), static_cast<int>(value.size()));
 }
 
 static void check_length(std::string_view value, const char* argument, int limit) {
@@ -40,6 +46,12 @@ static void check_name(const text* value, const char* argument) {
     if (has_control(name))
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("%s must not contain control characters", argument)));
+    check_utf8(name);
+}
+
+static void check_key(const text* value, const char* argument) {
+    check_length(view(value), argument, max_key_length);
+    check_utf8(view(value));
 }
 
 static void check_required_name(const text* value, const char* argument) {
@@ -128,6 +140,7 @@ static void check_header_value(std::string_view name, const JsonbValue& value) {
                                 errmsg("value of header \"%.*s\" contains control characters",
                                        static_cast<int>(name.size()), name.data()),
                                 errhint("Line breaks in a header would start another one.")));
+            check_utf8(content);
             break;
         }
         case jbvNumeric:
@@ -271,12 +284,12 @@ void fill_event(const EventInput& input, Datum* values, bool* nulls) {
     if (VARSIZE_ANY_EXHDR(input.aggregate_id) == 0)
         ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
                         errmsg("aggregate_id must not be empty")));
-    check_length(view(input.aggregate_id), "aggregate_id", max_key_length);
+    check_key(input.aggregate_id, "aggregate_id");
     check_required_name(input.event_type, "event_type");
     if (input.topic != nullptr)
         check_name(input.topic, "topic");
     if (input.ordering_key != nullptr)
-        check_length(view(input.ordering_key), "ordering_key", max_key_length);
+        check_key(input.ordering_key, "ordering_key");
     if (input.headers != nullptr)
         check_headers(input.headers);
     if (input.has_schema_version && input.schema_version < 1)

@@ -100,7 +100,7 @@ class Database:
             self.execute("CREATE EXTENSION pg_outbox")
             return
         for role in (EDITION_OWNER, EDITION_RELAY):
-            if not self.value("SELECT FROM pg_roles WHERE rolname = %s", (role,)):
+            if not self.value("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)):
                 self.execute(f"CREATE ROLE {role} LOGIN")
         self.execute(f"GRANT CREATE ON DATABASE {self.name} TO {EDITION_OWNER}")
         psql = str(self.cluster.installation.bin_directory / "psql")
