@@ -106,6 +106,7 @@ void handle(const Shared& shared, Connection& connection, const Event& event) {
     HandlerTransaction transaction(connection);
     shared.handler(transaction, event);
     transaction.check();
+    connection.restore_session();
     if (is_traced)
         set_trace(connection, "", "");
 }
@@ -414,6 +415,7 @@ void Applier::apply_under_savepoint(Item& item) {
         // Counts as a statement of the handler, which may have ended the transaction.
         connection().discard();
         connection().run(Whose::handler, "ROLLBACK TO SAVEPOINT inbox_event");
+        connection().restore_session();
         connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
         item.failure = std::move(*failure);
         item.result = HandlerResult::failed;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/libpq_error.hpp"
+#include "core/text_values.hpp"
 
 namespace inbox {
 
@@ -52,24 +53,27 @@ void Connection::enter_pipeline() {
 
 void Connection::send(Whose whose, const std::string& statement,
                       const std::vector<Parameter>& parameters, Format results) {
-    std::vector<const char*> values;
-    values.reserve(parameters.size());
-    for (const Parameter& parameter : parameters)
-        values.push_back(parameter ? parameter->c_str() : nullptr);
+    const auto values = outbox::text_values(parameters);
+    if (!values || outbox::has_nul(statement))
+        throw StatementError(whose, std::string(outbox::nul_in_text_state),
+                             {.message = std::string(outbox::nul_in_text),
+                              .detail = values ? "It is in the text of a statement."
+                                               : "It is in a parameter of a statement.",
+                              .hint = "Pass bytes as inbox::bytes(), to a column of type bytea."});
 
     enter_pipeline();
-    const auto count = static_cast<int>(values.size());
+    const auto count = static_cast<int>(values->size());
     const int format = results == Format::binary;
     // Statements without parameters, such as BEGIN and COMMIT, are not worth preparing.
     auto known = names_.find(statement);
     if (prepares_ && count > 0 && known == names_.end() && names_.size() < max_prepared)
         known = prepare(whose, statement);
     if (known != names_.end())
-        sent(PQsendQueryPrepared(connection_.get(), known->second.c_str(), count, values.data(),
+        sent(PQsendQueryPrepared(connection_.get(), known->second.c_str(), count, values->data(),
                                  nullptr, nullptr, format),
              whose);
     else
-        sent(PQsendQueryParams(connection_.get(), statement.c_str(), count, nullptr, values.data(),
+        sent(PQsendQueryParams(connection_.get(), statement.c_str(), count, nullptr, values->data(),
                                nullptr, nullptr, format),
              whose);
 }
@@ -250,9 +254,46 @@ void Connection::roll_back() {
     discard();
     try {
         run(Whose::own, "ROLLBACK");
+        restore_session();
+        finish();
     } catch (const StatementError& error) {
         lost(error.what());  // a handler left it in an unusable state
     }
+}
+
+void Connection::expect_changes() {
+    if (!settings_) {
+        const Result found =
+            run(Whose::own,
+                "SELECT s.name, s.setting FROM pg_catalog.pg_settings AS s "
+                "WHERE s.source = 'session' AND s.setting IS DISTINCT FROM s.reset_val "
+                "UNION ALL SELECT 'role', pg_catalog.current_setting('role') ORDER BY 1");
+        settings_.emplace();
+        for (int row = 0; row < found.rows(); row++)
+            for (const int column : {0, 1})
+                settings_->emplace_back(found.text(row, column));
+    }
+    expects_changes_ = true;
+}
+
+// DISCARD ALL would do it, were it allowed in a transaction, and were there no settings of the
+// connection factory. A failure is the handler's, which has left what cannot be removed.
+void Connection::restore_session() {
+    if (!std::exchange(expects_changes_, false))
+        return;
+    for (const char* statement :
+         {"CLOSE ALL", "RESET SESSION AUTHORIZATION", "RESET ALL", "UNLISTEN *",
+          "SELECT pg_catalog.pg_advisory_unlock_all()", "DISCARD TEMP", "DISCARD SEQUENCES"})
+        send(Whose::handler, statement);
+    std::string settings;
+    for (std::size_t i = 1; i <= settings_->size(); i += 2)
+        settings.append(settings.empty() ? "SELECT " : ", ")
+            .append("pg_catalog.set_config($" + std::to_string(i) + ", $" + std::to_string(i + 1) +
+                    ", false)");
+    if (!settings.empty())
+        send(Whose::handler, settings, *settings_);
+    names_.clear();
+    send(Whose::handler, "DEALLOCATE ALL");
 }
 
 void Connection::forget_statements() {

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -81,6 +82,11 @@ class Connection {
         return PQtransactionStatus(connection_.get()) == PQTRANS_INTRANS;
     }
     bool is_idle() const { return PQtransactionStatus(connection_.get()) == PQTRANS_IDLE; }
+    // Remembers the settings of the session, before a handler changes it.
+    void expect_changes();
+    // Makes the session as it was, if changes were expected. The answers are part of the next
+    // finish().
+    void restore_session();
     // Prepares all statements again: changed tables and poolers can make prepared ones unusable.
     void forget_statements();
 
@@ -104,6 +110,9 @@ class Connection {
     Log log_;
     std::deque<Sent> sent_;
     Names names_;  // names of prepared statements
+    // Names and values of settings, in turn, that are not those of a new session.
+    std::optional<std::vector<Parameter>> settings_;
+    bool expects_changes_ = false;
     unsigned last_name_ = 0;
 };
 

@@ -20,6 +20,8 @@ class HandlerTransaction final : public Transaction {
     void check() const;
 
   private:
+    void expect_changes(const std::string& statement);
+
     Connection& connection_;
     bool native_ = false;
     std::exception_ptr failure_;

@@ -93,6 +93,8 @@ void apply(inbox::Transaction& t, const inbox::Event& e) {
         PQclear(PQexec(t.native(), "COMMIT"));
         return;
     }
+    if (e.type == "statement")
+        t.execute(*e.payload);
     if (e.type == "apply") {
         t.apply("item", {"id"}, "version", *e.payload);
         return;

@@ -7,6 +7,7 @@
 #include "core/libpq_error.hpp"
 #include "core/libpq_limits.hpp"
 #include "core/text.hpp"
+#include "core/text_values.hpp"
 #include "owners_question.hpp"
 #include "table.hpp"
 
@@ -198,11 +199,12 @@ static Refused refusal(PGconn* connection, const PGresult* result) {
 }
 
 Result Session::execute(const std::string& statement, const std::vector<Parameter>& parameters) {
-    std::vector<const char*> values;
-    for (const Parameter& parameter : parameters)
-        values.push_back(parameter ? parameter->c_str() : nullptr);
-    return answer(PQsendQueryParams(connection_, statement.c_str(), static_cast<int>(values.size()),
-                                    nullptr, values.data(), nullptr, nullptr, 0));
+    const auto values = outbox::text_values(parameters);
+    if (!values || outbox::has_nul(statement))
+        throw Refused("ERROR:  " + std::string(outbox::nul_in_text));
+    return answer(PQsendQueryParams(connection_, statement.c_str(),
+                                    static_cast<int>(values->size()), nullptr, values->data(),
+                                    nullptr, nullptr, 0));
 }
 
 // Ends the connection if the server sends without end: it cannot be used any more.

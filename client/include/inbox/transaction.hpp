@@ -15,7 +15,7 @@
 namespace inbox {
 
 // A parameter of a statement in text form, UTF-8. std::nullopt is NULL. The server converts the
-// text to the type that the statement asks for.
+// text to the type that the statement asks for. A text with a NUL byte is refused: SQLSTATE 22021.
 using Parameter = std::optional<std::string>;
 
 // Returns binary data as a parameter of type bytea, in hexadecimal form.

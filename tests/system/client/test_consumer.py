@@ -11,6 +11,51 @@ from waiting import stays
 from .conftest import Consume
 from .consumer import Target
 
+# What a handler can leave in its session, and how another would see it.
+LEFT = {
+    "search_path": ("SET search_path = tenant", "current_setting('search_path')"),
+    "setting": ("SELECT set_config('app.tenant', '7', false)", "coalesce(current_setting('app.tenant', true), '')"),
+    "local setting": ("SET LOCAL work_mem = '7MB'", "current_setting('work_mem')"),
+    "isolation": ("SET default_transaction_isolation = serializable", "current_setting('transaction_isolation')"),
+    "setting of the connection": ("RESET lock_timeout", "current_setting('lock_timeout')"),
+    "temporary table": ("CREATE TEMPORARY TABLE note (x int)", "coalesce(to_regclass('pg_temp.note')::text, '')"),
+    "advisory lock": (
+        "SELECT pg_advisory_lock(7)",
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())",
+    ),
+    "prepared statement": (
+        "PREPARE own AS SELECT 1",
+        "(SELECT count(*) FROM pg_prepared_statements WHERE name = 'own')",
+    ),
+    "cursor": ("DECLARE own CURSOR FOR SELECT 1", "(SELECT count(*) FROM pg_cursors WHERE name = 'own')"),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize("left, seen", LEFT.values(), ids=LEFT)
+def test_a_handler_sees_nothing_that_another_has_left(
+    target: Target, consume: Consume, left: str, seen: str, batch_size: int
+) -> None:
+    target.execute(
+        "CREATE SCHEMA tenant; CREATE TABLE saw (number bigint GENERATED ALWAYS AS IDENTITY, pid int, what text)"
+    )
+    target.execute(f"GRANT ALL ON saw TO {target.role}")
+    look = f"INSERT INTO public.saw (pid, what) VALUES (pg_backend_pid(), {seen})"
+    with target.connect() as blocker:
+        blocker.execute("BEGIN")
+        blocker.execute("LOCK saw")
+        consumer = consume(connections=1, batch_size=batch_size)
+        consumer.deliver("a", type="statement", payload=look)
+        target.wait_for_lock("the first event to be begun")
+        for statement in (look, left, look):
+            consumer.deliver("a", type="statement", payload=statement)
+        consumer.wait_for("the rest to wait", outstanding_messages=4)
+        blocker.execute("COMMIT")
+    consumer.wait_for("all to be acknowledged", acked=4)
+    rows = target.execute("SELECT pid, what FROM saw ORDER BY number")
+    assert len(rows) == 3 and len(set(rows)) == 1
+
+
 # -------------------------------------------------------------------------------------------------
 # Normal operation
 # -------------------------------------------------------------------------------------------------

@@ -242,6 +242,20 @@ TEST_F(ApplierTest, AnErrorThatAHandlerSwallowsIsItsFailure) {
     EXPECT_THAT(effects(), IsEmpty());
 }
 
+TEST_F(ApplierTest, ATextThatIsRefusedIsAFailureAlsoIfAHandlerSwallowsIt) {
+    handler = [](Transaction& transaction, const Event& event) {
+        transaction.queue("INSERT effect", {event.id});
+        try {
+            transaction.queue("INSERT note", {std::string("a\0b", 3)});
+        } catch (const DatabaseError&) {
+        }
+    };
+    auto batch = items({{"a", {1}}});
+    EXPECT_THAT(apply(batch), ElementsAre(failed));
+    EXPECT_EQ(batch[0].failure.sqlstate, "22021");
+    EXPECT_THAT(effects(), IsEmpty());
+}
+
 TEST_F(ApplierTest, AFailureIsReportedAfterTheRestIsCommitted) {
     refuse(1, "23505");
     auto batch = items({{"a", {1}}, {"b", {2}}});

@@ -78,6 +78,51 @@ TEST_F(ConnectionTest, NothingBehindAFailureIsExecuted) {
     EXPECT_THAT(server.committed("SELECT 4"), SizeIs(1)) << "and the connection goes on";
 }
 
+// libpq would pass on what is before it.
+TEST_F(ConnectionTest, EveryByteArrivesOrIsRefused) {
+    const auto connection = connect();
+    for (int byte = 0; byte < 256; byte++) {
+        const std::string text = {'a', static_cast<char>(byte), 'b'};
+        if (byte == 0) {
+            for (const auto& [statement, parameter] :
+                 {std::pair<std::string, std::string>{"SELECT $1", text}, {"SELECT" + text, "x"}}) {
+                const auto error = thrown_by<StatementError>([&] {
+                    connection->send(Whose::handler, statement, {"x", parameter});
+                });
+                EXPECT_EQ(error.sqlstate(), "22021");
+                EXPECT_EQ(error.whose(), Whose::handler);
+            }
+            continue;
+        }
+        connection->run(Whose::handler, "SELECT $1", {text});
+        EXPECT_THAT(server.received("SELECT $1").back().parameters, ElementsAre(text)) << byte;
+    }
+    connection->run(Whose::handler, "SELECT bytes", {bytes(std::string_view("a\0b", 3))});
+    EXPECT_THAT(server.received("SELECT bytes").back().parameters, ElementsAre("\\x610062"));
+}
+
+TEST_F(ConnectionTest, TheSessionIsRestoredOnceChangesWereExpected) {
+    const auto connection = connect();
+    connection->restore_session();
+    connection->finish();
+    EXPECT_EQ(server.count("RESET ALL"), 0u);
+    server.on("pg_settings",
+              ScriptedPostgresql::Answer{.columns = {"name", "setting"},
+                                         .rows = {{"application", "x"}, {"role", "app"}}},
+              1);
+    connection->run(Whose::own, "SELECT $1", {"x"});
+    for (int i = 0; i < 2; i++) {
+        connection->expect_changes();
+        connection->restore_session();
+        connection->run(Whose::own, "SELECT $1", {"x"});
+    }
+    EXPECT_EQ(server.count("pg_settings"), 1u);
+    EXPECT_EQ(server.count("RESET ALL"), 2u);
+    EXPECT_THAT(server.received("set_config($1, $2, false), ").back().parameters,
+                ElementsAre("application", "x", "role", "app"));
+    EXPECT_EQ(server.count("DEALLOCATE ALL"), 2u);
+}
+
 TEST_F(ConnectionTest, TheTransactionsStateIsKnown) {
     const auto connection = connect();
     EXPECT_TRUE(connection->is_idle());

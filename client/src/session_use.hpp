@@ -1,0 +1,12 @@
+// What a handler's statement may leave in its session.
+#pragma once
+
+#include <string_view>
+
+namespace inbox {
+
+// Returns whether a statement may change more than rows: settings, temporary tables, locks that
+// outlive the transaction, prepared statements. What a function of the database does cannot be seen.
+bool may_change_session(std::string_view statement);
+
+}  // namespace inbox
