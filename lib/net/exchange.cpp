@@ -21,16 +21,16 @@ std::string_view secret_in(std::string_view authorization) {
 }
 
 // An answer may repeat the request, as Amazon's answer to a wrong signature does.
-void conceal_secrets(Exchange& exchange) noexcept {
+void conceal_secrets(const Exchange& exchange, std::string& text) noexcept {
     static constexpr std::string_view authorization = "Authorization: ";
     static constexpr std::string_view session = "X-Amz-Security-Token: ";
     std::string_view lines = exchange.content.headers;
     for (std::size_t end; (end = lines.find("\r\n")) != lines.npos; lines.remove_prefix(end + 2)) {
         const std::string_view line = lines.substr(0, end);
         if (line.substr(0, authorization.size()) == authorization)
-            conceal(exchange.body, secret_in(line.substr(authorization.size())));
+            conceal(text, secret_in(line.substr(authorization.size())));
         else if (line.substr(0, session.size()) == session)
-            conceal(exchange.body, line.substr(session.size()));
+            conceal(text, line.substr(session.size()));
     }
 }
 

@@ -48,8 +48,9 @@ struct Exchange {
 // Describes an answer, such as "HTTP 503: try later", or the reason why there is none. One line.
 std::string explain(const Exchange& exchange);
 
-// Removes the credentials of the request from the answer, which may repeat them.
-void conceal_secrets(Exchange& exchange) noexcept;
+// Removes the credentials of the request from a text of the answer, which may repeat them. A text
+// that was decoded must be given again: before, it may have had the credentials in another form.
+void conceal_secrets(const Exchange& exchange, std::string& text) noexcept;
 
 // Returns the pause that the server asks for, or 0. `text` is the value of Retry-After: a number of
 // seconds or a date (RFC 9110, section 10.2.3).

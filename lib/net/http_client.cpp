@@ -61,7 +61,7 @@ void HttpClient::step(Micros now, std::vector<Exchange*>& done) {
         if (done[i]->status / 100 == 2)
             continue;
         conceal(done[i]->body, secret_);
-        conceal_secrets(*done[i]);
+        conceal_secrets(*done[i], done[i]->body);
     }
 }
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from certificates import Certificates, make_certificates
 from cluster import Cluster, Installation
 from conftest import create_database
+from long_run import all_in_long_run
 from processes import status_of
 from waiting import wait_until
 
-from .peers import hostile_kafka
+from .peers import hostile_kafka, hostile_registry, hostile_tls
 from .peers.attack import Target, peak
 from .peers.peer import Peer
 
@@ -42,6 +44,50 @@ def test_hostile_answers_stay_within_limits(target: Target, mode: str) -> None:
         )  # fmt: skip
     damage.assert_bearable(mode)
     assert PASSWORD not in damage.log + (damage.error or "")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    directory = tmp_path_factory.mktemp("authority")
+    for parent in [directory, *directory.parents][:3]:
+        parent.chmod(0o755)
+    return make_certificates(directory)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    "mode", all_in_long_run(hostile_registry.REGISTRIES, short=["many values", "repeats the login"])
+)
+def test_hostile_schema_registries_stay_within_limits(target: Target, mode: str) -> None:
+    """S12, S23"""
+    login = {"registry_user": "u", "registry_password": PASSWORD}
+    with Peer(hostile_kafka.FRIENDLY) as broker, Peer(hostile_registry.REGISTRIES[mode]) as registry:
+        damage = target.suffer(
+            "d", f"kafka://127.0.0.1:{broker.port}", login, schema_registry=f"http://127.0.0.1:{registry.port}",
+            request_timeout="1s", connect_timeout="1s",
+        )  # fmt: skip
+        assert registry.connections > 0
+    damage.assert_bearable(mode)
+    assert PASSWORD not in damage.log + (damage.error or "")
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    "mode", all_in_long_run(hostile_registry.ISSUERS, short=["a token of megabytes", "repeats the login"])
+)
+def test_hostile_issuers_of_tokens_stay_within_limits(target: Target, certificates: Certificates, mode: str) -> None:
+    """S12, S23"""
+    authority, certificate, key = certificates
+    tls = hostile_tls.context(certificate, key, "http/1.1")
+    with Peer(hostile_kafka.FRIENDLY) as broker, Peer(hostile_registry.ISSUERS[mode], tls=tls) as issuer:
+        damage = target.suffer(
+            "d", f"kafka://127.0.0.1:{broker.port}", {"client_secret": PASSWORD}, sasl_mechanism="OAUTHBEARER",
+            client_id="c", token_endpoint=f"https://127.0.0.1:{issuer.port}/", ca_file=authority,
+            request_timeout="1s", connect_timeout="1s",
+        )  # fmt: skip
+        assert issuer.connections > 0
+    damage.assert_bearable(mode)
+    assert "s3cret" not in damage.log + (damage.error or "")
 
 
 def test_a_topic_with_too_many_partitions_is_refused(target: Target) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from client.source import Reader
 from cluster import Installation
+from long_run import all_in_long_run
 from processes import status_of
 from waiting import SECOND, Stopwatch, wait_until
 
@@ -25,6 +26,12 @@ MOST_ROUNDS, MOST_QUIET_ROUNDS = 200, 30
 
 LOGIN = {"user": "u", "password": hostile_sources.PASSWORD}
 TIMES = {"connect_timeout": 1000, "request_timeout": 1000, "retry_base": 20, "retry_max": 100}
+IN_SHORT_RUN = [
+    ("nats", "repeats the login in an error"), ("nats", "messages that nobody asked for"), ("nats", "an error that forges"),
+    ("redis", "repeats the login in an error"), ("redis", "entries that nobody asked for"),
+    ("rabbitmq", "repeats the password"), ("rabbitmq", "messages that nobody asked for"), ("rabbitmq", "many headers"),
+    ("sqs", "many messages"), ("sqs", "an error that forges"), ("kafka", "repeats the password"),
+]  # fmt: skip
 # Modes that are only for what sinks send.
 OF_PRODUCERS = {"garbage for records", "a huge answer for records", "garbage for a producer"}
 KINDS: Mapping[str, tuple[Mapping[str, Mode], Mapping[str, object]]] = {
@@ -98,10 +105,15 @@ def test_a_cluster_of_kafka_with_too_many_brokers_is_given_up(
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, (modes, _) in KINDS.items() for mode in modes])
+@pytest.mark.parametrize(
+    "attack",
+    all_in_long_run([(kind, mode) for kind, (modes, _) in KINDS.items() for mode in modes], short=IN_SHORT_RUN),
+    ids=": ".join,
+)
 def test_hostile_brokers_stay_within_limits(
-    installation: Installation, readers: list[Reader], kind: str, mode: str
+    installation: Installation, readers: list[Reader], attack: tuple[str, str]
 ) -> None:
+    kind, mode = attack
     modes, options = KINDS[kind]
     program = installation.programs / f"{kind}_source"
     if not program.exists():

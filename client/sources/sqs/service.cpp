@@ -111,7 +111,7 @@ Service::Failure Service::failure_of(const Request& request) {
     const bool refused =
         request.status >= 400 && request.status < 500 &&
         (verdict.fate == outbox::Fate::refused || verdict.fate == outbox::Fate::unavailable);
-    return {outbox::AwsService::describe(request, failure, keys_.keys()), refused,
+    return {outbox::AwsService::describe(request, failure), refused,
             outbox::retry_after_of(request.retry_after, clock_.unix_now())};
 }
 

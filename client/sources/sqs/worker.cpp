@@ -296,6 +296,7 @@ bool Worker::take_answers(const Request& request, Micros now) {
             why = outbox::explain(entry.failure);
     }
     const std::size_t lost = claims_.settle(request.batch, answers, now);
+    outbox::conceal_secrets(request, why);
     if (lost > 0)
         note(Level::warning,
              std::to_string(lost) + what_was_lost(request.batch.change) + ": " + why);

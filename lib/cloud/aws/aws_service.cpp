@@ -132,15 +132,12 @@ AwsFailure AwsService::failure_in(std::string_view body) const {
     return kind_ == AwsKind::sns ? parse_query_failure(body) : parse_json_failure(body);
 }
 
-std::string AwsService::describe(const Exchange& exchange, AwsFailure failure,
-                                 const AwsKeys& keys) {
-    const std::string& token = keys.session_token;
-    const bool has_token = !token.empty() && exchange.body.find(token) != std::string::npos;
-    if (has_token)
-        failure.message.clear();
-    if (failure.code.empty() && !has_token)
-        return explain(exchange);
-    return "HTTP " + std::to_string(exchange.status) + ' ' + explain(failure);
+std::string AwsService::describe(const Exchange& exchange, const AwsFailure& failure) {
+    std::string text = failure.code.empty()
+                           ? explain(exchange)
+                           : "HTTP " + std::to_string(exchange.status) + ' ' + explain(failure);
+    conceal_secrets(exchange, text);
+    return text;
 }
 
 }  // namespace outbox

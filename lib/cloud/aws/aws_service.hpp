@@ -42,9 +42,9 @@ class AwsService {
               std::string_view action = {});
 
     AwsFailure failure_in(std::string_view body) const;
-    // Describes an answer that is not a success, in one line. If the answer repeats the session
-    // token, which is part of what was signed, the answer is not quoted.
-    static std::string describe(const Exchange& exchange, AwsFailure failure, const AwsKeys& keys);
+    // Describes an answer that is not a success, in one line, without the session token: the answer
+    // may repeat it, because it is part of what was signed.
+    static std::string describe(const Exchange& exchange, const AwsFailure& failure);
 
   private:
     const AwsKind kind_;

@@ -193,8 +193,9 @@ class MetadataCredentials final : public GoogleCredentials {
                 "no credentials in the user mapping, and none from the metadata server: " + why;
             return false;
         };
-        if (exchange_.status != 200)
-            return fail(explain(exchange_));
+        if (exchange_.status != 200)  // the body of a success may have a token
+            return fail(exchange_.status / 100 == 2 ? "HTTP " + std::to_string(exchange_.status)
+                                                    : explain(exchange_));
         const std::optional<Json::Value> answer = parse_json(exchange_.body);
         const std::string token = answer ? json_text(*answer, "access_token") : "";
         const Json::Value* lifetime = answer ? json_member(*answer, "expires_in") : nullptr;

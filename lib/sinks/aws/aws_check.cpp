@@ -122,7 +122,7 @@ class AwsCheck final : public RequestCheck {
 
     std::string why_not(const Exchange& exchange) const {
         const AwsFailure failure = service_.failure_in(exchange.body);
-        std::string text = AwsService::describe(exchange, failure, credentials_->keys());
+        std::string text = AwsService::describe(exchange, failure);
         const bool denied = failure.code == "AccessDenied" ||
                             failure.code == "AccessDeniedException" ||
                             failure.code == "AuthorizationError";

@@ -79,8 +79,7 @@ Outcome AwsSink::judge_failure(const Exchange& exchange) {
                       exchange.scope);
     const AwsFailure failure = service_.failure_in(exchange.body);
     const AwsVerdict verdict = verdict_of_request(exchange.status, failure);
-    std::string error =
-        subject(exchange) + ": " + AwsService::describe(exchange, failure, credentials_->keys());
+    std::string error = subject(exchange) + ": " + AwsService::describe(exchange, failure);
     if (verdict.bad_credentials)
         credentials_rejected();
     return scoped({exchange.batch, verdict.fate, std::move(error),
@@ -130,8 +129,9 @@ EventOutcome AwsSink::judge_entry(const Exchange& exchange, const EntryAnswer& e
     const AwsVerdict verdict = verdict_of_entry(entry.failure);
     if (verdict.bad_credentials)
         credentials_rejected();
-    return {verdict.fate, subject(exchange) + ": " + explain(entry.failure), verdict.permanent,
-            verdict.scope};
+    std::string error = subject(exchange) + ": " + explain(entry.failure);
+    conceal_secrets(exchange, error);
+    return {verdict.fate, std::move(error), verdict.permanent, verdict.scope};
 }
 
 static std::unique_ptr<Sink> make_sink(const AwsSinkOptions& options, const Clock& clock) {

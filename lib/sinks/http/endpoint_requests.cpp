@@ -143,7 +143,7 @@ void EndpointRequests::step(Micros now, std::vector<EndpointRequest*>& ended_req
     failed_.clear();
     transport_->step(now, done_);
     for (Exchange* exchange : done_) {
-        conceal_secrets(*exchange);
+        conceal_secrets(*exchange, exchange->body);
         ended_requests.push_back(static_cast<EndpointRequest*>(exchange));
     }
     done_.clear();

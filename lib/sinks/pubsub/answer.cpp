@@ -55,6 +55,7 @@ ServiceError ServiceError::of(const Exchange& exchange) {
         if (const Json::Value* said = json_member(*body, "error")) {
             error.status = json_text(*said, "status");
             error.message = json_text(*said, "message");
+            conceal_secrets(exchange, error.message);
         }
     if (code_of(error.status, exchange.status) == nullptr || error.status.empty()) {
         const Code* code = code_of("", exchange.status);

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from .hostile_http import FORGED, request
+from .hostile_http import FORGED, answering, request
+from .hostile_http import MODES as HTTP
 from .peer import Mode, Session
 
 DEEP = 20_000
@@ -64,6 +65,16 @@ def mutations(session: Session) -> None:
         session.send(json_answer(body, session.random.choice((200, 200, 400, 403, 404, 500))))
 
 
+FORGED_JSON = FORGED.decode("latin-1").encode("unicode_escape").replace(b"\\x", b"\\u00") * 10
+FORGED_XML = b"&#10;2026-01-01 00:00:00 UTC [1] LOG:  forged&#27;[2J&#155;31m&#8238;" * 10
+# What each service says of single events, in one document.
+FAILED = b'{"Id": "%d", "Code": "X", "Message": "%s", "ErrorCode": "X", "ErrorMessage": "%s", "SenderFault": true}'
+THREE_FAILED = b", ".join(FAILED % (n, FORGED_JSON, FORGED_JSON) for n in range(3))
+THREE_FAILED_XML = b"".join(
+    b"<member><Id>%d</Id><Code>X</Code><Message>%s</Message><SenderFault>true</SenderFault></member>" % (n, FORGED_XML)
+    for n in range(3)
+)
+
 MODES: dict[str, Mode] = {
     "deep JSON": always(b"[" * DEEP),
     "deep objects": always(b'{"a":' * DEEP),
@@ -80,4 +91,18 @@ MODES: dict[str, Mode] = {
     "deep XML": always(b"<a>" * DEEP),
     "no body": always(b""),
     "mutations": mutations,
+    "errors of events that forge": always(
+        b'{"Successful": [], "Failed": [%s], "Records": [%s], "Entries": [%s], "FailedRecordCount": 3}'
+        % ((THREE_FAILED,) * 3)
+    ),
+    "errors of events that forge in XML": always(
+        b"<PublishBatchResponse><PublishBatchResult><Failed>"
+        + THREE_FAILED_XML
+        + b"</Failed></PublishBatchResult></PublishBatchResponse>"
+    ),
+    "many values": always(b"[" + b"0," * 400_000 + b"0]"),
+    "a redirect to the metadata service": answering(
+        b"HTTP/1.1 307 x\r\nLocation: http://169.254.169.254/latest/\r\nContent-Length: 0\r\n\r\n"
+    ),
+    **{name: HTTP[name] for name in ("endless body of a length", "endless chunks", "two lengths", "slow head", "mute")},
 }

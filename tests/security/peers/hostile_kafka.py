@@ -235,6 +235,8 @@ def flapping(session: Session) -> None:
         session.send(framed(correlation, server.answers[key](request)))
 
 
+FRIENDLY: Mode = answering(lambda server: None)  # for attacks of others
+
 MODES: dict[str, Mode] = {
     "good": answering(lambda server: None),
     "mute": mute,

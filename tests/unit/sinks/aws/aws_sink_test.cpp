@@ -335,12 +335,23 @@ TEST_F(AwsSinkTest, ASessionTokenThatComesBackIsNotShown) {
     for (const Reply& reply : {sqs_error(403, "SignatureDoesNotMatch",
                                          "should have been\\nx-amz-security-token:session-t0ken"),
                                sqs_error(400, "SomethingElse", "about session-t0ken"),
+                               sqs_error(400, "SomethingElse", "about session-\\u00740ken"),
                                answer(502, "you sent session-t0ken")}) {
         peer_.then(reply);
         const std::string error = send(batch(1)).error;
         EXPECT_THAT(error, StartsWith("queue \"video-events\": HTTP "));
         EXPECT_THAT(error, Not(HasSubstr("session-t0ken")));
     }
+}
+
+TEST_F(AwsSinkTest, ASessionTokenThatComesBackWithAnEntryIsNotShown) {
+    create(sqs, {},
+           {{"access_key_id", "ASIA"},
+            {"secret_access_key", "s"},
+            {"session_token", "session-t0ken"}});
+    peer_.then(answer(200, R"({"Successful":[],"Failed":[{"Id":"0","Code":"X","SenderFault":false,
+                               "Message":"about session-t0ken"}]})"));
+    EXPECT_EQ(send(batch(1)).error, "queue \"video-events\": X: about ***");
 }
 
 TEST_F(AwsSinkTest, SeveralRequestsMayBeRejectedForTheirKeys) {

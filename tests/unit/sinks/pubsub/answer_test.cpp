@@ -111,6 +111,12 @@ TEST(PubsubAnswer, HasAnIdForEachMessage) {
     EXPECT_EQ(message_ids_of(std::string(100'000, '[')), std::nullopt);
 }
 
+TEST(PubsubAnswer, ATokenThatComesBackIsNotShown) {
+    Exchange exchange = answered(403, error_body("PERMISSION_DENIED", "not you: t\\u006fken-1234"));
+    exchange.content.headers = "Authorization: Bearer token-1234\r\n";
+    EXPECT_EQ(ServiceError::of(exchange).explain(exchange), "PERMISSION_DENIED: not you: ***");
+}
+
 TEST(PubsubAnswer, AThousandIdsAreKept) {
     std::string body = "{\n  \"messageIds\": [\n";
     for (int i = 0; i < 1'000; i++)
