@@ -10,8 +10,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace outbox {
 
@@ -49,6 +51,9 @@ class KafkaBrokers {
         wake_ = -1;
     }
 
+    // For a handle that is never destroyed: the object stays for its threads.
+    void keep(std::shared_ptr<KafkaBrokers> itself) noexcept { itself_ = std::move(itself); }
+
   private:
     static constexpr const char* name = "pg_outbox";
     inline static std::atomic<int> all = 0;
@@ -82,6 +87,7 @@ class KafkaBrokers {
     std::atomic<int> count_ = 0;
     std::mutex mutex_;
     int wake_;
+    std::shared_ptr<KafkaBrokers> itself_;
 };
 
 }  // namespace outbox

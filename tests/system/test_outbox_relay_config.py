@@ -310,7 +310,7 @@ def test_the_environment_completes_the_url(program: Program, database: Database)
     assert SECRET not in cluster.log_since(cluster.test_began)
 
     place = f"postgresql://postgres:{SECRET}@127.0.0.1/"
-    toml = program.write(f'[databases.orders]\nurl = "{place}"\n')
+    toml = program.write(f'[databases.orders]\nurl = "{place}"\ntrusted = true\n')
     done = program.run("--config", toml, "--once", PGDATABASE=database.name, PGPORT=str(cluster.port))
     assert done.returncode == 0, done.stderr
 

@@ -58,7 +58,8 @@ class Caller:
             part = self.rows("entries", number, ["%"], since, window_end, None, 0, after, at_once)[0]
             places = list(zip(part["segments"] or [], part["places"] or [], part["positions"] or []))
             for segment in range(4):
-                read += self.rows("rows", segment, [place for of, place, _ in places if of == segment])
+                here = [(place, position) for of, place, position in places if of == segment]
+                read += self.rows("rows", segment, [place for place, _ in here], [position for _, position in here])
             known = {position for _, _, position in places}
             assert {row["position"] for row in read if row["position"] > after} == known
             after = part["last_position"] or after

@@ -5,13 +5,12 @@ A program that rewrites tables is a line of REWRITES. Tables are those of the ca
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
 
-from cluster import SQL_EDITION, run
+from cluster import SQL_EDITION
 from database import OUTSIDE, Database, NewDatabase
 from receiver import Gate, Receiver, everything
 from waiting import wait_until
@@ -42,46 +41,18 @@ def cluster(database: Database, table: str, index: str | None) -> None:
 
 
 def repack(database: Database, table: str, index: str | None) -> None:
-    database.execute(f"REPACK {table}")
-
-
-def pg_repack(database: Database, table: str, index: str | None) -> None:
-    """Tables without a primary key are left out by the program itself."""
-    if database.value("SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = %s::regclass AND indisprimary)", (table,)):
-        run(["pg_repack", "--dbname", database.cluster.conninfo(database.name), "--table", table])
-
-
-def has_repack(database: Database) -> bool:
-    return database.connection.info.server_version >= 190000
-
-
-def has_pg_repack(database: Database) -> bool:
-    available = database.value("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_repack'")
-    if not available or shutil.which("pg_repack") is None:
-        return False
-    database.execute("CREATE EXTENSION IF NOT EXISTS pg_repack")
-    return True
-
-
-def always(database: Database) -> bool:
-    return True
+    """Is new in 19, in place of the other two. Before, the same is done by VACUUM FULL."""
+    server = database.connection.info.server_version
+    database.execute(f"REPACK {table}" if server >= 190000 else f"VACUUM (FULL, FREEZE) {table}")
 
 
 Rewrite = Callable[[Database, str, "str | None"], None]
-REWRITES: dict[str, tuple[Rewrite, Callable[[Database], bool]]] = {
-    "VACUUM FULL": (vacuum_full, always),
-    "CLUSTER": (cluster, always),
-    "REPACK": (repack, has_repack),
-    "pg_repack": (pg_repack, has_pg_repack),
-}
+REWRITES: dict[str, Rewrite] = {"VACUUM FULL": vacuum_full, "CLUSTER": cluster, "REPACK": repack}
 
 
 @pytest.fixture(params=REWRITES)
-def rewrite(request: pytest.FixtureRequest, database: Database) -> Rewrite:
-    way, is_here = REWRITES[request.param]
-    if not is_here(database):
-        pytest.skip(f"NOT TESTED: this server has no {request.param}")
-    return way
+def rewrite(request: pytest.FixtureRequest) -> Rewrite:
+    return REWRITES[request.param]
 
 
 # -------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <future>
-#include <new>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -171,7 +170,7 @@ Client::~Client() {
     rd_kafka_queue_destroy(events_);
     if (!can_be_destroyed()) {
         rd_kafka_unsubscribe(handle_);
-        static_cast<void>(new (std::nothrow) std::shared_ptr(brokers_));  // its threads go on
+        brokers_->keep(brokers_);  // its threads go on
         return;
     }
     given_up++;
@@ -185,7 +184,7 @@ Client::~Client() {
         std::thread(std::move(destroy)).detach();
         destroyed.wait_for(max_destruction);
     } catch (...) {  // no thread could be started: the handle is leaked, and stays counted
-        static_cast<void>(new (std::nothrow) std::shared_ptr(brokers_));
+        brokers_->keep(brokers_);
     }
 }
 
