@@ -5,7 +5,7 @@
 -- write, or a role that could become it: in a setting of the role in this database
 -- (pg_db_role_setting), as a list of tokens, one per subscription:
 --
---     ALTER ROLE … IN DATABASE … SET inbox.confirmed = '<hash of consumer>:<hash of event type and handler>,…'
+--     ALTER ROLE ... IN DATABASE ... SET inbox.confirmed = '<hash of consumer>:<hash of event type and handler>,...'
 --
 -- pg_dump does not write settings of roles, except with --create; pg_dumpall does.
 -- bgworker/keeper/consumers.cpp looks for the first hash before it starts a processor, and the

@@ -268,7 +268,7 @@ BEGIN ATOMIC
         SELECT 'degraded', format('table %s', c.relation), 'key not unique', c.captured_at,
                format('consumers take rows with the same (%s) for one: the unique constraint on it was dropped or replaced',
                       array_to_string(c.row_key, ', ')),
-               format('Call outbox.capture(%L, …, replace => true), and have consumers filled again.', c.relation)
+               format('Call outbox.capture(%L, ..., replace => true), and have consumers filled again.', c.relation)
           FROM outbox.captured AS c
          WHERE c.row_key <> '{}' AND NOT outbox_internal.key_is_unique(c) AND NOT outbox_internal.is_captured_shard(c.relation)
         UNION ALL

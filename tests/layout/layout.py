@@ -13,6 +13,7 @@ Prints one line per violation and fails if there is any.
 * Only extension/base/pg.hpp and pg_compat.hpp include headers of the server.
 * Functions of server code own nothing: an ereport jumps over them, and no destructor runs
   (extension/base/boundary.hpp). The exceptions are listed below.
+* SQL is ASCII, comments included: CREATE EXTENSION reads a script in the encoding of the database.
 """
 
 from __future__ import annotations
@@ -256,8 +257,16 @@ def check_callers(path: str, code: str, name: str) -> Iterator[Violation]:
             yield Violation(path, line, f"{name}() is called outside of call_core()")
 
 
+def check_script(path: str, text: str) -> Iterator[Violation]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.isascii():
+            yield Violation(path, number, "SQL is not ASCII")
+
+
 def check(top: Path) -> list[Violation]:
     violations: list[Violation] = []
+    for file in sorted([*(top / "sql").rglob("*.sql"), *(top / "sql").rglob("*.sql.in")]):
+        violations += check_script(str(file.relative_to(top)), file.read_text())
     server_code = {}
     for room in sorted({room.split("/")[0] for room in ROOMS}):
         for file in sorted((top / room).rglob("*.?pp")):

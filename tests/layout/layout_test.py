@@ -28,6 +28,14 @@ class Tree(unittest.TestCase):
         return self.check(bgworker__a=f"namespace outbox {{\n\nvoid f() {{\n{code}\n}}\n\n}}\n")
 
 
+class Scripts(unittest.TestCase):
+    def test_are_ascii(self) -> None:
+        text = "-- a \u2026\nSELECT 1;\n"
+        (violation,) = layout.check_script("sql/a.sql", text)
+        self.assertEqual(str(violation), "sql/a.sql:1: SQL is not ASCII")
+        self.assertEqual(list(layout.check_script("sql/a.sql", "SELECT '...';\n")), [])
+
+
 class Includes(Tree):
     def test_down_is_right(self) -> None:
         self.assertEqual(self.includes("lib__sinks__http__a", "lib__net__b", "net/b.hpp"), [])
