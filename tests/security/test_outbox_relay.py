@@ -62,7 +62,7 @@ def hostile(installation: Installation, new_database: NewDatabase) -> HostileDat
     database = new_database(extension=False)
     psql = [str(installation.bin_directory / "psql"), "-qX", "-d", database.cluster.conninfo(database.name)]
     subprocess.run([*psql, "-f", str(installation.build / "sql/pg_outbox--sql.sql")], check=True, capture_output=True)
-    if not database.value("SELECT FROM pg_roles WHERE rolname = %s", (EDITION_RELAY,)):
+    if not database.value("SELECT 1 FROM pg_roles WHERE rolname = %s", (EDITION_RELAY,)):
         database.execute(f"CREATE ROLE {EDITION_RELAY} LOGIN")
     database.execute(f"SELECT outbox.grant_relay('{EDITION_RELAY}')")
     return HostileDatabase(database)

@@ -29,7 +29,7 @@ TIMES = {"connect_timeout": 1000, "request_timeout": 1000, "retry_base": 20, "re
 IN_SHORT_RUN = [
     ("nats", "repeats the login in an error"), ("nats", "messages that nobody asked for"), ("nats", "an error that forges"),
     ("redis", "repeats the login in an error"), ("redis", "entries that nobody asked for"),
-    ("rabbitmq", "repeats the password"), ("rabbitmq", "messages that nobody asked for"), ("rabbitmq", "many headers"),
+    ("rabbitmq", "repeats the password"), ("rabbitmq", "messages that nobody asked for"),
     ("sqs", "many messages"), ("sqs", "an error that forges"), ("kafka", "repeats the password"),
 ]  # fmt: skip
 # Modes that are only for what sinks send.
