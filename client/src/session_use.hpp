@@ -1,4 +1,4 @@
-// What a handler's statement may leave in its session.
+// Tells which statements of a handler may change its session beyond the transaction.
 #pragma once
 
 #include <string_view>

@@ -10,7 +10,7 @@
 
 namespace outbox {
 
-// What the server says about a NUL byte in a text.
+// The message about a NUL byte in a text.
 inline constexpr std::string_view nul_in_text = "invalid byte sequence for encoding \"UTF8\": 0x00";
 inline constexpr std::string_view nul_in_text_state = "22021";
 

@@ -211,7 +211,7 @@ CREATE FUNCTION inbox_internal.columns_of(
 RETURNS TABLE (attname name, name text, type_id oid, is_given boolean, is_key boolean, is_version boolean, is_identity boolean, is_plain boolean, operator text)
 LANGUAGE sql STABLE
 BEGIN ATOMIC
-    SELECT c.attname, quote_ident(c.attname), c.atttypid, c.is_given, c.is_key, c.is_version, c.attidentity = 'a', 
+    SELECT c.attname, quote_ident(c.attname), c.atttypid, c.is_given, c.is_key, c.is_version, c.attidentity = 'a',
            c.atttypid = ANY ('{int2,int4,int8,text,varchar,uuid}'::regtype[]) AND c.attcollation IN (0, 100),
            CASE WHEN c.atttypid >= 16384 AND c.is_key THEN inbox_internal.operator_of(c.atttypid, 3)
                 WHEN c.atttypid >= 16384 AND c.is_version THEN inbox_internal.operator_of(c.atttypid, 1)

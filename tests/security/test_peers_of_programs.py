@@ -93,7 +93,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.parametrize("mode", all_in_long_run(MODES, short=SHORT))
 def test_outbox_relay_and_its_database(installation: Installation, start: Start, tmp_path: Path, mode: str) -> None:
-    """It goes on for its other databases, and says why there is no connection."""
+    """It still serves its other databases, and says why it has no connection to this one."""
     with Peer(MODES[mode]) as peer:
         (tmp_path / "relay.toml").write_text(
             f"[databases.evil]\nurl = 'postgresql://u:{PASSWORD}@127.0.0.1:{peer.port}/x?sslmode=disable'\n"

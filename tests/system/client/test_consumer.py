@@ -11,7 +11,7 @@ from waiting import stays
 from .conftest import Consume
 from .consumer import Target
 
-# What a handler can leave in its session, and how another would see it.
+# Things that a handler can leave in its session, and how another would see them.
 LEFT = {
     "search_path": ("SET search_path = tenant", "current_setting('search_path')"),
     "setting": ("SELECT set_config('app.tenant', '7', false)", "coalesce(current_setting('app.tenant', true), '')"),
