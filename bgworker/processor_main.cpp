@@ -125,7 +125,9 @@ static void look_for_messages() {
 static void forget_handlers() {
     begin_work("forgetting what handlers have left");
     PortalHashTableDeleteAll();
-    SetPGVariable("session_authorization", NIL, false);
+    // Looks the role up, which may be dropped meanwhile: only superusers can change it, who stay.
+    if (GetSessionUserId() != GetAuthenticatedUserId())
+        SetPGVariable("session_authorization", NIL, false);
     SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);
     ResetAllOptions();
     if (take_prepared_by_others())

@@ -48,7 +48,7 @@ case ${1:-} in
     --all)
         suites=("${long_run[@]}")
         preset=long
-        export OUTBOX_FUZZ_MINUTES=${OUTBOX_FUZZ_MINUTES:-5}
+        export OUTBOX_FUZZ_MINUTES=${OUTBOX_FUZZ_MINUTES:-1}
         ;;
     --changed) suites=(changed) && changed_since=${2:-origin/main} ;;
     --stress)
