@@ -1,4 +1,4 @@
-"""That links between pages lead somewhere: `links.py [top of the tree]`."""
+"""That links between pages lead somewhere, and that the site has all pages: `links.py [top of the tree]`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ def broken(top: Path, page: Path) -> Iterator[str]:
                 yield f"{page.relative_to(top)}:{number}: no {target}"
 
 
+def left_out(top: Path) -> Iterator[str]:
+    """Pages that mkdocs.yml does not have: scripts/docs.sh, of the long run, would refuse them."""
+    site = (top / "mkdocs.yml").read_text()
+    for page in top.glob("docs/**/*.md"):
+        name = str(page.relative_to(top))
+        if name not in site:
+            yield f"{name}: not in mkdocs.yml"
+
+
 def main() -> int:
     top = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
     pages = [
@@ -24,7 +33,7 @@ def main() -> int:
         *top.glob("examples/**/*.md"),
         *top.glob("bench/*.md"),
     ]
-    found = [line for page in sorted(pages) for line in broken(top, page)]
+    found = [*(line for page in sorted(pages) for line in broken(top, page)), *left_out(top)]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found or not pages else 0
 
