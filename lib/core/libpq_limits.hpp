@@ -1,17 +1,20 @@
 // Connects and waits for answers with libpq, within limits of time and of bytes: during the login and in
 // an answer, libpq takes all that a server sends, for as long as it sends, whatever connect_timeout is.
 //
-// Bytes are counted where they wait to be read, before libpq reads them.
+// So a MeteredSocket stands between libpq and the server. libpq must not wait by itself: nothing would
+// arrive. Only what libpq does for this file is used, and functions of it that do not block.
 //
 // There is no source file: not everything that is made of lib/core is linked with libpq.
 #pragma once
 
 #include <libpq-fe.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +22,7 @@
 
 #include "core/clock.hpp"
 #include "core/libpq_error.hpp"
+#include "core/metered_socket.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -26,45 +30,59 @@ namespace outbox {
 // A login takes a few kilobytes.
 constexpr std::uint64_t max_login_bytes = 1024 * 1024;
 
-// Counts bytes of a connection.
-class LibpqMeter {
-  public:
-    explicit LibpqMeter(std::uint64_t most) noexcept : most_(most) {}
+// A connection of libpq, and what stands between it and the server.
+struct LibpqConnection {
+    PGconn* connection = nullptr;  // as that of PQconnectdbParams(); not if it was given up
+    std::unique_ptr<MeteredSocket> socket = std::make_unique<MeteredSocket>();
+    std::string failure{};  // empty if it is open
 
-    // Waits until the connection is ready, or until that time.
-    void wait(PGconn* connection, short events, Micros until) {
-        pollfd ready{PQsocket(connection), events, 0};
-        const Micros left = std::max<Micros>(until - clock_.now(), 0);
-        poll(&ready, 1,
-             until == never ? -1 : static_cast<int>(std::min((left + 999) / 1000, longest)));
+    LibpqConnection() = default;
+    LibpqConnection(LibpqConnection&& other) noexcept
+        : connection(std::exchange(other.connection, nullptr)),
+          socket(std::move(other.socket)),
+          failure(std::move(other.failure)) {}
+    LibpqConnection& operator=(LibpqConnection&& other) noexcept {
+        std::swap(connection, other.connection);
+        std::swap(socket, other.socket);
+        std::swap(failure, other.failure);
+        return *this;
     }
-    // Call this before libpq reads. Returns false if there is too much.
-    bool allows(PGconn* connection) {
-        int waiting = 0;
-        if (ioctl(PQsocket(connection), FIONREAD, &waiting) == 0)
-            received_ += static_cast<std::uint64_t>(std::max(waiting, 0));
-        return received_ <= most_;
+    ~LibpqConnection() { close(); }
+
+    void close() noexcept {
+        if (connection == nullptr)
+            return;
+        PQfinish(std::exchange(connection, nullptr));
+        socket->push();  // libpq's goodbye
+        socket->close();
     }
-    Micros now() const noexcept { return clock_.now(); }
-
-  private:
-    static constexpr Micros longest = 3'600'000;  // milliseconds
-
-    const SystemClock clock_;
-    const std::uint64_t most_;
-    std::uint64_t received_ = 0;
 };
+
+// Sends what libpq has written, as far as the server takes it. Returns false if libpq has failed.
+inline bool flush_libpq(PGconn* connection, MeteredSocket& socket) {
+    int left = 0;
+    do {
+        left = PQflush(connection);
+        socket.push();
+    } while (left > 0 && !socket.is_blocked());
+    return left >= 0;
+}
+
+// Waits until the descriptor is ready, or until that time. Returns false if it is too late.
+inline bool wait_for_libpq(int descriptor, short events, Micros until) {
+    static constexpr Micros longest = 3'600'000;  // milliseconds
+    const SystemClock clock;
+    pollfd ready{descriptor, events, 0};
+    const Micros left = std::max<Micros>(until - clock.now(), 0);
+    poll(&ready, 1, until == never ? -1 : static_cast<int>(std::min((left + 999) / 1000, longest)));
+    return clock.now() < until;
+}
 
 // -------------------------------------------------------------------------------------------------
 // Connecting
 // -------------------------------------------------------------------------------------------------
 
 using LibpqParameters = std::vector<std::pair<std::string, std::string>>;
-
-struct LibpqConnection {
-    PGconn* connection = nullptr;  // as that of PQconnectdbParams(); not if it was given up
-    std::string failure{};         // empty if it is open
-};
 
 inline std::string libpq_value(const PQconninfoOption* options, std::string_view name) {
     for (; options != nullptr && options->keyword != nullptr; options++)
@@ -95,25 +113,55 @@ inline PGconn* start_libpq(const LibpqParameters& parameters, bool expand_dbname
     return connection;
 }
 
+// To be called between two steps of a login. libpq connects by itself, and may do so again, for the
+// next address or without TLS. The server's user is checked (requirepeer) before anything is sent, on
+// the socket itself. Returns false, with errno, if there are no descriptors left.
+inline bool stand_between(PGconn* connection, MeteredSocket& socket) {
+    const ConnStatusType status = PQstatus(connection);
+    return socket.descriptor() >= 0 || status == CONNECTION_NEEDED ||
+           status == CONNECTION_STARTED || status == CONNECTION_MADE ||
+           socket.insert(PQsocket(connection));
+}
+
+// Waits until libpq can do its next step, and gives it what has arrived. Returns false if it is too
+// late.
+inline bool await_login(PGconn* connection, MeteredSocket& socket, bool reads, Micros until) {
+    if (socket.descriptor() < 0)
+        return wait_for_libpq(PQsocket(connection), reads ? POLLIN : POLLOUT, until);
+    if (!reads || socket.has_input())
+        return true;
+    const bool in_time =
+        wait_for_libpq(socket.descriptor(),
+                       static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN), until);
+    socket.push();
+    socket.pull();
+    return in_time;
+}
+
 // Returns false if it has to be given up, with `failure`. Otherwise libpq has succeeded or failed.
-inline bool log_in(PGconn* connection, Micros time_limit, std::string& failure) {
-    LibpqMeter meter(max_login_bytes);
+inline bool log_in(LibpqConnection& connected, Micros time_limit) {
+    PGconn* const connection = connected.connection;
+    MeteredSocket& socket = *connected.socket;
     std::string place;
     Micros until = never;
     for (auto wanted = PGRES_POLLING_WRITING;
          wanted != PGRES_POLLING_OK && wanted != PGRES_POLLING_FAILED;
-         wanted = PQconnectPoll(connection)) {
+         wanted = PQconnectPoll(connection), socket.push()) {
         const std::string here = std::string(PQhost(connection)) + " " + PQhostaddr(connection) +
                                  " " + PQport(connection);
         if (here != std::exchange(place, here) && time_limit != never)
-            until = meter.now() + time_limit;
-        meter.wait(connection, wanted == PGRES_POLLING_READING ? POLLIN : POLLOUT, until);
-        const bool is_late = meter.now() >= until;
-        if (!is_late && meter.allows(connection))
+            until = SystemClock{}.now() + time_limit;
+        std::string why;
+        if (!stand_between(connection, socket))
+            why = std::strerror(errno);
+        else if (!await_login(connection, socket, wanted == PGRES_POLLING_READING, until))
+            why = "timeout expired";
+        else if (socket.received() > max_login_bytes)
+            why = "the server sends too much";
+        if (why.empty())
             continue;
-        failure = "connection to server at \"" + printable(PQhost(connection), 200) + "\", port " +
-                  printable(PQport(connection), 20) +
-                  " failed: " + (is_late ? "timeout expired" : "the server sends too much");
+        connected.failure = "connection to server at \"" + printable(PQhost(connection), 200) +
+                            "\", port " + printable(PQport(connection), 20) + " failed: " + why;
         return false;
     }
     return true;
@@ -124,7 +172,8 @@ inline bool log_in(PGconn* connection, Micros time_limit, std::string& failure) 
 inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname) {
     LibpqConnection connected;
     for (std::size_t hosts = 1, tried = 0; tried < hosts; tried++) {
-        PGconn* connection = start_libpq(parameters, expand_dbname);
+        connected.connection = start_libpq(parameters, expand_dbname);
+        PGconn* const connection = connected.connection;
         if (connection == nullptr) {
             connected.failure = "out of memory";
             return connected;
@@ -136,14 +185,14 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
                                  ? seconds(std::max<std::int64_t>(*seconds_given, 2))
                                  : never;
         connected.failure.clear();
-        if (PQstatus(connection) == CONNECTION_BAD ||
-            log_in(connection, limit, connected.failure)) {
-            connected.connection = connection;
+        if (PQstatus(connection) == CONNECTION_BAD || log_in(connected, limit)) {
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
+            else
+                PQsetnonblocking(connection, 1);
             return connected;
         }
-        PQfinish(connection);
+        connected.close();
         // libpq would go on with the next host by itself.
         for (const char* list : {"host", "hostaddr", "port"}) {
             const std::string value = libpq_value(options.get(), list);
@@ -165,24 +214,43 @@ struct AnswerLimits {
     Micros time = never;
 };
 
+// Waits for what the server sends next, and gives libpq a piece of it. Returns why that cannot go on, or
+// an empty text; libpq has its own errors.
+inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received, Micros until) {
+    MeteredSocket& socket = *to.socket;
+    const bool can_go_on = flush_libpq(to.connection, socket);
+    const int descriptor = socket.descriptor() >= 0 ? socket.descriptor() : PQsocket(to.connection);
+    if (!can_go_on || descriptor < 0)
+        return "";
+    if (!socket.has_input()) {
+        if (!wait_for_libpq(descriptor,
+                            static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN),
+                            until))
+            return "the server does not answer";
+        if (socket.descriptor() >= 0)
+            socket.pull();
+    }
+    return socket.received() > max_received ? "the answer of the server is too long" : "";
+}
+
 // Returns the last result of what was sent, as PQexec() does, or nullptr with a failure. After a failure
 // nothing may be done with the connection but to close it.
-inline PGresult* last_result(PGconn* connection, AnswerLimits limits, std::string& failure) {
-    LibpqMeter meter(limits.bytes);
-    const Micros until = limits.time == never ? never : meter.now() + limits.time;
+inline PGresult* last_result(LibpqConnection& from, AnswerLimits limits, std::string& failure) {
+    PGconn* const connection = from.connection;
+    const std::uint64_t max_received = from.socket->received() + limits.bytes;
+    const Micros until = limits.time == never ? never : SystemClock{}.now() + limits.time;
     PGresult* last = nullptr;
     for (;;) {
         while (PQisBusy(connection) != 0) {
-            meter.wait(connection, POLLIN, until);
-            const bool is_late = meter.now() >= until;
-            if (is_late || !meter.allows(connection)) {
+            failure = give_to_libpq(from, max_received, until);
+            if (!failure.empty()) {
                 PQclear(last);
-                failure =
-                    is_late ? "the server does not answer" : "the answer of the server is too long";
                 return nullptr;
             }
-            if (PQconsumeInput(connection) == 0)
-                break;  // PQgetResult() has the error
+            if (PQconsumeInput(connection) == 0) {
+                flush_libpq(connection, *from.socket);  // so that PQgetResult() does not wait
+                break;
+            }
         }
         PGresult* result = PQgetResult(connection);
         if (result == nullptr)

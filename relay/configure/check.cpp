@@ -23,7 +23,6 @@ namespace {
 constexpr Micros answer_timeout = seconds(30);
 constexpr std::uint64_t max_answer = 64 * 1024 * 1024;
 
-using Connection = std::unique_ptr<PGconn, decltype(&PQfinish)>;
 using Rows = std::unique_ptr<PGresult, decltype(&PQclear)>;
 
 std::string text_at(const Rows& rows, int row, int column) {
@@ -59,7 +58,7 @@ class DatabaseCheck {
     const RelayConfig& config_;
     const DatabaseConfig& database_;
     CheckOutput& output_;
-    Connection connection_{nullptr, &PQfinish};
+    LibpqConnection connection_;
     std::string failure_;  // to connect
     std::string source_;   // name of the database in the server
     DestinationDefaults defaults_;
@@ -69,24 +68,23 @@ class DatabaseCheck {
 };
 
 void DatabaseCheck::find(std::string subject, bool ok, std::string detail) {
-    if (connection_ != nullptr)
-        detail = without_passwords(connection_.get(), std::move(detail));
+    if (connection_.connection != nullptr)
+        detail = without_passwords(connection_.connection, std::move(detail));
     output_.add(database_.name, "", {std::move(subject), ok, std::move(detail)});
 }
 
 void DatabaseCheck::connect() {
-    LibpqConnection connected = outbox::relay::connect(
+    connection_ = outbox::relay::connect(
         connection_parameters(database_, connection_environment(), "outbox-relay --check"));
-    connection_.reset(connected.connection);
-    failure_ = std::move(connected.failure);
+    failure_ = connection_.failure;
 }
 
 // Returns no result if there is no answer in time, or too much of it.
 Rows DatabaseCheck::query(const char* statement) {
-    PGconn* connection = connection_.get();
-    if (PQsendQueryParams(connection, statement, 0, nullptr, nullptr, nullptr, nullptr, 0) != 1)
+    if (PQsendQueryParams(connection_.connection, statement, 0, nullptr, nullptr, nullptr, nullptr,
+                          0) != 1)
         return {nullptr, &PQclear};
-    return {last_result(connection, {.bytes = max_answer, .time = answer_timeout}, failure_),
+    return {last_result(connection_, {.bytes = max_answer, .time = answer_timeout}, failure_),
             &PQclear};
 }
 
@@ -99,9 +97,9 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
     Error error{ErrorKind::unavailable, field(PG_DIAG_MESSAGE_PRIMARY),
                 field(PG_DIAG_MESSAGE_DETAIL), field(PG_DIAG_MESSAGE_HINT)};
     const std::string state = field(PG_DIAG_SQLSTATE);
-    const char* role = PQuser(connection_.get());
+    const char* role = PQuser(connection_.connection);
     if (error.message.empty())
-        error.message = failure_.empty() ? PQerrorMessage(connection_.get()) : failure_;
+        error.message = failure_.empty() ? PQerrorMessage(connection_.connection) : failure_;
     if (error.message.empty())
         error.message = "the server does not answer";
     if (state == "42501")
@@ -124,14 +122,15 @@ bool DatabaseCheck::show_connection() {
     }
     if (const std::string power = text_at(rows, 0, 2); !power.empty() && !database_.trusted) {
         find("connection", false,
-             in_one_line(too_powerful(database_, PQuser(connection_.get()), power)));
+             in_one_line(too_powerful(database_, PQuser(connection_.connection), power)));
         return false;
     }
-    const bool pooled = database_.session == SessionMode::pooled ||
-                        (database_.session == SessionMode::automatic &&
-                         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.get())));
+    const bool pooled =
+        database_.session == SessionMode::pooled ||
+        (database_.session == SessionMode::automatic &&
+         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.connection)));
     find("connection", true,
-         "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.get()) +
+         "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.connection) +
              (pooled ? ", through a pooler" : ", direct"));
     return true;
 }
@@ -154,8 +153,8 @@ void DatabaseCheck::set_defaults(std::map<std::string, std::string>& settings) {
     defaults_.request_timeout = duration("request_timeout", defaults_.request_timeout);
     defaults_.receipts = settings["receipts"] == "on";
     defaults_.allowed_hosts = settings["allowed_hosts"];
-    defaults_.local_host = text(PQhost(connection_.get()));
-    defaults_.local_port = text(PQport(connection_.get()));
+    defaults_.local_host = text(PQhost(connection_.connection));
+    defaults_.local_port = text(PQport(connection_.connection));
 }
 
 bool DatabaseCheck::read_settings() {
@@ -223,7 +222,7 @@ void DatabaseCheck::check() {
     }
     const bool readable =
         show_connection() && read_settings() && read_destinations() && read_expressions();
-    connection_.reset();
+    connection_.close();
     if (readable)
         for (const DestinationRow& row : rows_)
             check_destination(row);

@@ -1,7 +1,6 @@
 #include "relay/database/connection.hpp"
 
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <utility>
@@ -43,8 +42,8 @@ void Connection::close() noexcept {
 // A thread that still tries to connect is kept, so that there is never more than one.
 void Connection::release() noexcept {
     unwatch();
-    if (connection_ != nullptr)
-        PQfinish(std::exchange(connection_, nullptr));
+    connection_ = nullptr;
+    libpq_.close();
     state_ = State::closed;
     send_failure_.clear();
     deadline_ = never;
@@ -119,15 +118,15 @@ void Connection::take_connection() {
     if (!connector_->has_ended())
         return;
     unwatch();
-    LibpqConnection connected = connector_->take();
-    connection_ = connected.connection;
+    libpq_ = connector_->take();
+    connection_ = libpq_.connection;
     connector_.reset();
-    if (!connected.failure.empty()) {
-        fail(printable(connected.failure));
+    if (!libpq_.failure.empty()) {
+        fail(printable(libpq_.failure));
         return;
     }
-    PQsetnonblocking(connection_, 1);
-    watch(PQsocket(connection_), EPOLLIN);
+    watch(libpq_.socket->descriptor(), EPOLLIN);
+    received_before_ = libpq_.socket->received();
     state_ = State::idle;
     deadline_ = never;
     counts_.connects++;
@@ -143,7 +142,7 @@ void Connection::take_connection() {
 void Connection::run(Statement statement) {
     statement_ = std::move(statement);
     answer_ = {.ok = true};
-    received_ = 0;
+    received_before_ = libpq_.socket->received();
     state_ = State::busy;
     deadline_ = clock_.now() + statement_->time_limit;
     counts_.statements++;
@@ -180,11 +179,10 @@ void Connection::could_not_send() {
 }
 
 void Connection::flush() {
-    const int left = PQflush(connection_);
-    if (left < 0)
-        could_not_send();
+    if (flush_libpq(connection_, *libpq_.socket))
+        rewatch(libpq_.socket->is_blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN);
     else
-        rewatch(left > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        could_not_send();
 }
 
 void Connection::ready() {
@@ -192,12 +190,6 @@ void Connection::ready() {
         take_connection();
     else if (is_open())
         receive();
-}
-
-void Connection::count_bytes() noexcept {
-    int waiting = 0;
-    if (ioctl(watched_, FIONREAD, &waiting) == 0)
-        received_ += static_cast<std::uint64_t>(std::max(waiting, 0));
 }
 
 // Returns false if the owner has closed the connection.
@@ -213,19 +205,24 @@ bool Connection::pass_notifications() {
 }
 
 void Connection::receive() {
-    count_bytes();
-    if (received_ > (statement_ ? statement_->max_answer : Statement::usual_answer)) {
+    MeteredSocket& socket = *libpq_.socket;
+    if (!socket.has_input())
+        socket.pull();
+    if (socket.received() - received_before_ >
+        (statement_ ? statement_->max_answer : Statement::usual_answer)) {
         fail("the answer of the database is too long");
         return;
     }
-    if (PQconsumeInput(connection_) == 0) {
-        fail(printable(error_of(connection_)));
-        return;
-    }
+    do {
+        if (PQconsumeInput(connection_) == 0) {
+            fail(printable(error_of(connection_)));
+            return;
+        }
+    } while (socket.has_input());
     if (!pass_notifications())
         return;
     if (state_ != State::busy) {
-        received_ = 0;
+        received_before_ = socket.received();
         return;
     }
     flush();
@@ -275,7 +272,7 @@ void Connection::complete() {
     }
     deadline_ = never;
     state_ = State::idle;
-    received_ = 0;
+    received_before_ = libpq_.socket->received();
     const auto done = std::move(statement_->done);
     statement_.reset();
     Answer answer = std::exchange(answer_, {});

@@ -80,7 +80,6 @@ class Connection final : private Watcher {
     void receive();
     bool pass_notifications();
     bool take_result(PGresult* result);
-    void count_bytes() noexcept;
     bool send();
     bool is_pipelined() const noexcept;
     void flush();
@@ -101,7 +100,8 @@ class Connection final : private Watcher {
 
     State state_ = State::closed;
     std::unique_ptr<Connector> connector_;
-    PGconn* connection_ = nullptr;
+    LibpqConnection libpq_;
+    PGconn* connection_ = nullptr;  // that of libpq_
     int watched_ = -1;
     std::uint32_t watched_events_ = 0;
     Micros connect_at_ = never;
@@ -111,7 +111,7 @@ class Connection final : private Watcher {
 
     std::optional<Statement> statement_;
     Answer answer_;
-    std::uint64_t received_ = 0;  // bytes of the answer
+    std::uint64_t received_before_ = 0;  // the answer: bytes
 };
 
 }  // namespace outbox::relay

@@ -17,11 +17,13 @@ struct Connector::Shared {
     enum State { runs, has_ended, is_given_up };
 
     ConnectionParameters parameters;
-    LibpqConnection connected{nullptr, "out of memory"};
+    LibpqConnection connected;
     int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     std::atomic<State> state = runs;
 
-    explicit Shared(ConnectionParameters of) : parameters(std::move(of)) {}
+    explicit Shared(ConnectionParameters of) : parameters(std::move(of)) {
+        connected.failure = "out of memory";
+    }
     ~Shared() {
         if (descriptor >= 0)
             close(descriptor);
@@ -33,7 +35,7 @@ struct Connector::Shared {
         } catch (...) {  // out of memory
         }
         if (state.exchange(has_ended) == is_given_up)
-            PQfinish(connected.connection);
+            connected.close();
         const std::uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = write(descriptor, &one, sizeof one);
         running_attempts--;
@@ -54,7 +56,7 @@ Connector::Connector(ConnectionParameters parameters)
 
 Connector::~Connector() {
     if (shared_->state.exchange(Shared::is_given_up) == Shared::has_ended)
-        PQfinish(shared_->connected.connection);  // unless it was taken
+        shared_->connected.close();  // unless it was taken
 }
 
 int Connector::descriptor() const noexcept {

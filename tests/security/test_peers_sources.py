@@ -40,7 +40,7 @@ KINDS: Mapping[str, tuple[Mapping[str, Mode], Mapping[str, object]]] = {
         hostile_sources.REDIS,
         {"servers": "127.0.0.1:{}", "streams": "s", "group": "g", "consumer": "c", **LOGIN, **TIMES},
     ),
-    "rabbitmq": (hostile_sources.RABBITMQ, {"server": "127.0.0.1:{}", "queue": "q", **LOGIN, **TIMES}),
+    "rabbitmq": (hostile_sources.RABBITMQ, {"server": "127.0.0.1:{}", "queue": "q", "prefetch": 64, **LOGIN, **TIMES}),
     "sqs": (
         hostile_sources.SQS,
         {"queue": "q", "region": "eu-west-1", "endpoint": "http://127.0.0.1:{}", "pollers": 1, "poll": 0,

@@ -59,6 +59,21 @@ def tool(shared_cluster: Cluster, new_database: NewDatabase, installation: Insta
 
 
 # -------------------------------------------------------------------------------------------------
+# Connecting
+# -------------------------------------------------------------------------------------------------
+
+
+def test_the_user_of_the_server_is_checked_on_its_own_socket(tool: Tool) -> None:
+    """outboxctl stands between libpq and the server, and must not be taken for the server."""
+    server = f"host={tool.cluster.directory} port={tool.cluster.port} user=postgres dbname={tool.database.name}"
+    owner = Path(tool.cluster.directory).owner()
+    assert tool.run("-d", f"{server} requirepeer={owner}", "inbox", "status").returncode == 0
+    refused = tool.run("-d", f"{server} requirepeer=nobody", "inbox", "status")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "requirepeer" in refused.stderr
+
+
+# -------------------------------------------------------------------------------------------------
 # Usage
 # -------------------------------------------------------------------------------------------------
 

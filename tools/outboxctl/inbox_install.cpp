@@ -20,7 +20,7 @@ void add_install_command(Command group, Session& session) {
         "The role becomes the owner, and only the owner can upgrade.\n",
         [](Command, NoArguments&) {},
         [&session](const NoArguments&) {
-            const inbox::Installed installed = inbox::install(session.connection());
+            const inbox::Installed installed = inbox::install(session.unlimited_connection());
             session.report("SELECT nullif($1, '') AS \"from\", $2 AS \"to\"",
                            {installed.from, installed.to},
                            [&](const Result&) { return sentence(installed); });

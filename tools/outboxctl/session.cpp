@@ -1,11 +1,12 @@
 #include "session.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string_view>
 
 #include "core/libpq_error.hpp"
-#include "core/libpq_limits.hpp"
 #include "core/text.hpp"
 #include "core/text_values.hpp"
 #include "owners_question.hpp"
@@ -57,8 +58,8 @@ Session::~Session() {
 }
 
 void Session::end() {
-    PQfinish(connection_);
     connection_ = nullptr;
+    libpq_.close();
     is_powerful_ = has_outbox_ = has_inbox_ = false;
 }
 
@@ -109,12 +110,12 @@ PGconn* Session::connection() {
             parameters.emplace_back("dbname", name_);
         parameters.emplace_back("client_encoding", "UTF8");
         parameters.emplace_back("fallback_application_name", "outboxctl");
-        outbox::LibpqConnection connected = outbox::connect_libpq(std::move(parameters), true);
-        connection_ = connected.connection;
+        libpq_ = outbox::connect_libpq(std::move(parameters), true);
+        connection_ = libpq_.connection;
         PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
-        if (!connected.failure.empty()) {
+        if (!libpq_.failure.empty()) {
             end();
-            throw Refused(shown(connected.failure));
+            throw Refused(shown(libpq_.failure));
         }
         try {
             ask_for_owners();
@@ -123,6 +124,13 @@ PGconn* Session::connection() {
             throw;
         }
     }
+    return connection_;
+}
+
+PGconn* Session::unlimited_connection() {
+    PQsetnonblocking(connection(), 0);
+    if (libpq_.socket->descriptor() >= 0 && !libpq_.socket->remove(PQsocket(connection_)))
+        throw Refused(std::string("could not take the connection: ") + std::strerror(errno));
     return connection_;
 }
 
@@ -210,7 +218,7 @@ Result Session::execute(const std::string& statement, const std::vector<Paramete
 // Ends the connection if the server sends without end: it cannot be used any more.
 Result Session::answer(int was_sent) {
     std::string failure;
-    Result result(was_sent == 1 ? outbox::last_result(connection_, {.bytes = max_answer}, failure)
+    Result result(was_sent == 1 ? outbox::last_result(libpq_, {.bytes = max_answer}, failure)
                                 : nullptr);
     if (!failure.empty()) {
         end();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/libpq_limits.hpp"
 #include "inbox/transaction.hpp"
 
 namespace outboxctl {
@@ -61,6 +62,8 @@ class Session {
     // Connects when it is called for the first time. Refuses a powerful role where it could run code of
     // others: see owners_question.hpp.
     PGconn* connection();
+    // For a function that waits by itself. The server's answers to it have no limit.
+    PGconn* unlimited_connection();
     // Whether pg_outbox or pg_inbox is there, by the name of its schema.
     bool has(const std::string& schema);
 
@@ -101,8 +104,9 @@ class Session {
     std::vector<std::string> databases_;
     std::size_t used_ = 0;  // of them
     std::string conninfo_, name_;
-    PGconn* connection_ = nullptr;
-    int warnings_left_ = 20;  // to be shown
+    outbox::LibpqConnection libpq_;
+    PGconn* connection_ = nullptr;  // that of libpq_
+    int warnings_left_ = 20;        // to be shown
     bool is_powerful_ = false, has_outbox_ = false, has_inbox_ = false;
 };
 

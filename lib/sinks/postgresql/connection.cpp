@@ -211,12 +211,8 @@ void PostgresqlConnection::start_login_step() {
     watch(login_step_->descriptor(), EPOLLIN);
 }
 
-// libpq connects by itself. It may do so again, for the next address or without TLS.
 bool PostgresqlConnection::insert_socket() {
-    const ConnStatusType status = PQstatus(connection_);
-    if (socket_.descriptor() >= 0 || status == CONNECTION_NEEDED || status == CONNECTION_STARTED)
-        return true;
-    if (!socket_.insert(PQsocket(connection_)))
+    if (!stand_between(connection_, socket_))
         failure_ = std::string("could not stand between libpq and the destination: ") +
                    std::strerror(errno);
     return failure_.empty();
@@ -332,15 +328,10 @@ bool PostgresqlConnection::pull() {
 }
 
 void PostgresqlConnection::flush() {
-    int left = 0;
-    do {
-        left = PQflush(connection_);
-        if (left < 0) {
-            take_error();
-            return;
-        }
-        socket_.push();
-    } while (left > 0 && !socket_.is_blocked());
+    if (!flush_libpq(connection_, socket_)) {
+        take_error();
+        return;
+    }
     rewatch(socket_.is_blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 

@@ -16,8 +16,8 @@
 #include <string_view>
 
 #include "core/clock.hpp"
+#include "core/libpq_limits.hpp"
 #include "sinks/postgresql/login_step.hpp"
-#include "sinks/postgresql/metered_socket.hpp"
 #include "sinks/postgresql/options.hpp"
 #include "sinks/postgresql/resolver.hpp"
 

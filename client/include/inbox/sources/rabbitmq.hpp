@@ -39,7 +39,9 @@ struct RabbitmqOptions {
     std::string private_key{};
     std::string connection_name = "pg_inbox";  // shown in the server's list of connections
 
-    // Messages that are held and not acknowledged, those handed out included, 1 to 10,000.
+    // Messages that are held and not acknowledged, those handed out included, 1 to 10,000. They bound
+    // the memory that a server can take: each has up to max_message_size, and about 300 bytes more for
+    // each of its headers, of which up to 10,000 fit into a frame.
     int prefetch = 256;
     // Largest body of a message, 1 byte to 512 MiB. A larger one ends the source with an error.
     std::size_t max_message_size = 16 << 20;

@@ -25,6 +25,9 @@ class MeteredSocket {
     // std::bad_alloc. Returns false, with errno, if there are no descriptors left.
     bool insert(int socket);
     void close() noexcept;
+    // Gives libpq its connection back, under the same descriptor, between two statements. Returns
+    // false, with errno, if that fails.
+    bool remove(int socket) noexcept;
 
     // The connection to the peer; -1 before insert(), and after libpq closed its end.
     int descriptor() const noexcept { return peer_; }

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "sinks/postgresql/metered_socket.hpp"
+#include "core/metered_socket.hpp"
 
 namespace outbox {
 namespace {
@@ -81,6 +81,15 @@ TEST_F(MeteredSocketTest, KeepsWhatThePeerDoesNotTakeYet) {
     }
     EXPECT_EQ(arrived, all);
     EXPECT_FALSE(socket_.is_blocked());
+}
+
+TEST_F(MeteredSocketTest, GivesLibpqItsConnectionBack) {
+    EXPECT_TRUE(socket_.remove(libpq_));
+    EXPECT_EQ(socket_.descriptor(), -1);
+    write(peer_, "hello");
+    EXPECT_EQ(read(libpq_), "hello");
+    write(libpq_, "and back");
+    EXPECT_EQ(read(peer_), "and back");
 }
 
 TEST_F(MeteredSocketTest, LibpqReadsTheLastWordsOfAPeer) {

@@ -1,4 +1,4 @@
-#include "sinks/postgresql/metered_socket.hpp"
+#include "core/metered_socket.hpp"
 
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -44,6 +44,13 @@ void MeteredSocket::close() noexcept {
     error_ = 0;
     sent_ = outgoing_ = 0;
     peer_reads_ = true;
+}
+
+bool MeteredSocket::remove(int socket) noexcept {
+    const bool removed = dup3(peer_, socket, O_CLOEXEC) >= 0;
+    if (removed)
+        close();
+    return removed;
 }
 
 static bool would_block(ssize_t result) noexcept {
