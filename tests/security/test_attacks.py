@@ -424,9 +424,8 @@ def aimed_calls(world: World, function: Function) -> list[str]:
                 continue
             value = aimed_value(world, name, kind, token)
             label = f'"{name}" => ' if name else ""
-            values.append(
-                f"{label}{value}" + (f"::{kind}" if "any" not in kind and kind not in ("internal", "record") else "")
-            )
+            cast = {"anyelement": "text", "internal": "", "record": ""}.get(kind, "" if "any" in kind else kind)
+            values.append(f"{label}{value}" + (f"::{cast}" if cast else ""))
         calls.append(f"{function.name}({', '.join(values)})")
     return [*dict.fromkeys(calls)]
 

@@ -188,7 +188,7 @@ SELECT inbox.receive('worker', 'shop', ids, array_fill(now(), size), ARRAY[1, 2]
 SET_UP: dict[str, str] = {
     "docs/backfill.md": f"CREATE SCHEMA catalog; SET search_path = catalog; {VIDEO} {destinations('search')}"
     "INSERT INTO video SELECT n FROM generate_series(1, 10000) AS n; SELECT outbox.capture('catalog.video');",
-    "docs/capture.md": VIDEO + roles("shop_owner"),
+    "docs/capture.md": VIDEO + roles("shop_owner") + 'CREATE SCHEMA t1 CREATE TABLE "order" (id bigint PRIMARY KEY);',
     "docs/client.md": roles("relay"),
     "docs/delivery.md": destinations("billing"),
     "docs/destinations.md": destinations("billing", "bus", "search"),

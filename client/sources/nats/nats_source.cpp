@@ -98,9 +98,10 @@ nats::Setup setup_of(const NatsOptions& options) {
 
 }  // namespace
 
-class NatsSource::Impl : public nats::Worker {
+class NatsSource::Impl final : public nats::Worker {
   public:
     using Worker::Worker;
+    ~Impl() override { close(milliseconds(0)); }  // while the thread still sees an Impl
 };
 
 NatsSource::NatsSource(NatsOptions options) {

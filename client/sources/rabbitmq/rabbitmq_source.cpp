@@ -95,9 +95,10 @@ rabbitmq::Setup setup_of(const RabbitmqOptions& options) {
 
 }  // namespace
 
-class RabbitmqSource::Impl : public rabbitmq::Worker {
+class RabbitmqSource::Impl final : public rabbitmq::Worker {
   public:
     using Worker::Worker;
+    ~Impl() override { close(milliseconds(0)); }  // while the thread still sees an Impl
     LoadPositions load_positions{};
 };
 

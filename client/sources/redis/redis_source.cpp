@@ -95,9 +95,10 @@ redis::Setup setup_of(const RedisOptions& options) {
 
 }  // namespace
 
-class RedisSource::Impl : public redis::Worker {
+class RedisSource::Impl final : public redis::Worker {
   public:
     using Worker::Worker;
+    ~Impl() override { close(milliseconds(0)); }  // while the thread still sees an Impl
 };
 
 RedisSource::RedisSource(RedisOptions options) {

@@ -127,9 +127,10 @@ sqs::Place place_of(SqsOptions options) {
 
 }  // namespace
 
-class SqsSource::Impl : public sqs::Worker {
+class SqsSource::Impl final : public sqs::Worker {
   public:
     using Worker::Worker;
+    ~Impl() override { close(milliseconds(0)); }  // while the thread still sees an Impl
 };
 
 SqsSource::SqsSource(SqsOptions options) {

@@ -9,8 +9,8 @@
 // only while no thread runs.
 //
 // End. close() gives back what was not settled, and waits for the thread, which settles what it can
-// until `close_by_`. A derived class calls close() in its destructor, because its part must outlive
-// the thread.
+// until `close_by_`. The last derived class calls close() in its destructor, because all parts must
+// outlive the thread.
 #pragma once
 
 #include <chrono>
