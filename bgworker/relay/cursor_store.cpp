@@ -55,10 +55,10 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
             "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
             "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number, "
             "greatest(live_after, 0), greatest(published, 0), greatest(failures, 0), "
-            "outbox_internal.unix_micros(failing_since)",
+            "outbox_internal.unix_micros(failing_since), resumed",
             lengthof(types), types, values, nullptr,
             {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID,
-             INT8OID, INT8OID}))
+             INT8OID, INT8OID, INT8OID}))
         return false;
 
     lease = DatumGetInt64(required_value(table, 0, 2));
@@ -73,6 +73,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     const int64 published = DatumGetInt64(required_value(table, 0, 9));
     const int64 failures = DatumGetInt64(required_value(table, 0, 10));
     const int64 failing_since = DatumGetInt64(required_value(table, 0, 11));
+    const int64 resumed = DatumGetInt64(required_value(table, 0, 12));
 
     run_core([&] {
         cursor = Cursor{};
@@ -85,6 +86,7 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
         cursor.published = static_cast<uint64>(published);
         cursor.failures = static_cast<uint64>(failures);
         cursor.failing_since = failing_since;
+        cursor.resumed = resumed;
         cursor.foreign = system != static_cast<int64>(GetSystemIdentifier());
     });
     return true;
@@ -114,10 +116,13 @@ bool take_cursor(Oid server, Cursor& cursor) {
 CursorState look_at_cursor() {
     Oid types[] = {INT4OID, INT8OID};
     Datum values[] = {Int32GetDatum(row_number), Int64GetDatum(lease)};
-    if (!execute_for_row("SELECT ctid, paused FROM outbox.cursor WHERE number = $1 AND lease = $2",
-                         lengthof(types), types, values, nullptr, {TIDOID, BOOLOID}))
-        return {.ours = false, .paused = false};
-    return {.ours = true, .paused = DatumGetBool(required_value(table, 0, 2))};
+    if (!execute_for_row(
+            "SELECT ctid, paused, resumed FROM outbox.cursor WHERE number = $1 AND lease = $2",
+            lengthof(types), types, values, nullptr, {TIDOID, BOOLOID, INT8OID}))
+        return {.ours = false, .paused = false, .resumed = 0};
+    return {.ours = true,
+            .paused = DatumGetBool(required_value(table, 0, 2)),
+            .resumed = DatumGetInt64(required_value(table, 0, 3))};
 }
 
 static bool lock_row(const char* statement) {

@@ -21,6 +21,7 @@ bool take_cursor(Oid server, Cursor& cursor);
 struct CursorState {
     bool ours;  // false if it was moved, taken by another relay, or dropped
     bool paused;
+    int64 resumed;  // as Cursor::resumed
 };
 CursorState look_at_cursor();
 

@@ -31,7 +31,8 @@ static SPIPlanPtr plan_of_question() {
 }
 
 struct Columns {
-    int kind, endpoint, url, topics, secret_name, paused, behind, snapshot, count, due_in, attempts;
+    int kind, endpoint, url, topics, secret_name, paused, behind, snapshot, count, due_in, attempts,
+        xid;
 };
 
 static Columns columns_of_answer() {
@@ -46,7 +47,8 @@ static Columns columns_of_answer() {
             .snapshot = result_column(source, "snapshot", TEXTOID),
             .count = result_column(source, "count", INT8OID),
             .due_in = result_column(source, "due_in", FLOAT8OID),
-            .attempts = result_column(source, "attempts", INT4OID)};
+            .attempts = result_column(source, "attempts", INT4OID),
+            .xid = result_column(source, "xid", XID8OID)};
 }
 
 static std::string_view text_at(uint64 row, int column) {
@@ -93,6 +95,8 @@ static EndpointAnswerRow row_of_answer(uint64 row, const Columns& columns) {
         result.due_in = DatumGetFloat8(value);
     value = result_value(row, columns.attempts, &is_null);
     result.attempts = is_null ? 0 : DatumGetInt32(value);
+    value = result_value(row, columns.xid, &is_null);
+    result.xid = is_null ? 0 : DatumGetUInt64(value);
     return result;
 }
 

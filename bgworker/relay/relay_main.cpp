@@ -183,6 +183,7 @@ static bool expressions_work_again() {
 // which keys are held.
 static void follow_operators(const CursorState& state) {
     home->relay.follow_operator(state.paused);
+    home->relay.follow_resumes(state.resumed);
     load_held_keys(my_name(), home->relay.pipeline());
 }
 

@@ -46,6 +46,7 @@ void EndpointAnswerBuilder::add(const EndpointAnswerRow& row) {
                                    .url = std::string(row.url),
                                    .topics = std::string(row.topics),
                                    .secret_name = std::string(row.secret_name),
+                                   .changed_by = row.xid,
                                    .paused = row.paused,
                                    .behind = row.behind,
                                    .wanted = !row.behind && row.due_in.has_value(),

@@ -16,6 +16,7 @@ struct EndpointAnswerRow {
     std::string_view url;
     std::string_view topics;
     std::string_view secret_name;
+    std::uint64_t xid = 0;
     bool paused = false;
     bool behind = false;
     std::string_view snapshot;

@@ -44,6 +44,8 @@ struct EndpointRow {
     std::string url;
     std::string topics;  // as the option `topics`
     std::string secret_name;
+    std::uint64_t changed_by =
+        0;  // the transaction that has changed it, or decided about its events
     bool paused = false;
     bool behind = false;
     // Not behind, but rows of outbox.delivery wait for it, as after outbox.redrive(): it has to fall
@@ -93,6 +95,8 @@ class Endpoints {
     // While paused, no request is started, also not for events that wait in the sink, and nothing is
     // fetched. Requests in flight end, and questions about all else go on.
     virtual void pause(bool paused) noexcept = 0;
+    // Endpoints that are left alone after a failure are tried at once.
+    virtual void forget_waits() = 0;
     // Number of requests in flight.
     virtual std::size_t in_flight() const noexcept = 0;
 

@@ -193,6 +193,7 @@ std::optional<BeatAnswer> beat_of(const Rows& rows) {
         .lost = rows.integers(0, rows.column("lost")),
         .work = rows.integers(0, rows.column("work")),
         .paused = rows.integers(0, rows.column("paused")),
+        .resumed = rows.bigints(0, rows.column("resumed")),
     };
 }
 
@@ -258,7 +259,7 @@ Statement take(const Uuid& id, std::int32_t number, bool direct) {
     Statement statement{
         .text =
             "SELECT lease, done, upto, position, foreign_cluster, live_after, published, failures, "
-            "failing_since FROM outbox_internal.relay_take($1, $2, $3)"};
+            "failing_since, resumed FROM outbox_internal.relay_take($1, $2, $3)"};
     statement.parameters.uuid(id).integer(number).boolean(direct);
     return statement;
 }
@@ -280,6 +281,7 @@ std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
     taken.cursor.published = count("published");
     taken.cursor.failures = count("failures");
     taken.cursor.failing_since = rows.bigint(0, rows.column("failing_since")).value_or(0);
+    taken.cursor.resumed = rows.bigint(0, rows.column("resumed")).value_or(0);
     taken.cursor.foreign = rows.boolean(0, rows.column("foreign_cluster"));
     return taken;
 }
@@ -300,9 +302,10 @@ Statement begin(const Held& held, const Cursor& cursor, const Evaluation& evalua
 }
 
 Statement follow(const Held& held) {
-    Statement statement{
-        .text = "SELECT outcome, held_keys, paused FROM outbox_internal.relay_follow($1, $2)",
-        .time_limit = long_time_limit};
+    Statement statement{.text =
+                            "SELECT outcome, held_keys, paused, resumed "
+                            "FROM outbox_internal.relay_follow($1, $2)",
+                        .time_limit = long_time_limit};
     statement.parameters.integer(held.number).bigint(held.lease);
     return statement;
 }
@@ -312,6 +315,7 @@ Begun begun_of(const Rows& rows) {
         .recorded = rows.bigints(0, rows.column("recorded")),
         .held_keys = rows.texts(0, rows.column("held_keys")),
         .paused = rows.boolean(0, rows.column("paused")),
+        .resumed = rows.bigint(0, rows.column("resumed")).value_or(0),
         .trouble = std::string(rows.bytes(0, rows.column("trouble"))),
         .doubtful = rows.bigint(0, rows.column("doubtful")).value_or(0),
         .unknown = rows.bigint(0, rows.column("unknown")).value_or(0),
@@ -598,7 +602,8 @@ Statement consult(const Held& held, std::string_view question) {
 namespace {
 
 struct AnswerColumns {
-    int kind, endpoint, url, topics, secret_name, paused, behind, snapshot, count, due_in, attempts;
+    int kind, endpoint, url, topics, secret_name, paused, behind, snapshot, count, due_in, attempts,
+        xid;
 };
 
 AnswerColumns columns_of(const Rows& rows) {
@@ -612,7 +617,8 @@ AnswerColumns columns_of(const Rows& rows) {
             .snapshot = rows.column("snapshot"),
             .count = rows.column("count"),
             .due_in = rows.column("due_in"),
-            .attempts = rows.column("attempts")};
+            .attempts = rows.column("attempts"),
+            .xid = rows.column("xid")};
 }
 
 EndpointAnswerRow row_of(const Rows& rows, int row, const AnswerColumns& columns) {
@@ -621,6 +627,7 @@ EndpointAnswerRow row_of(const Rows& rows, int row, const AnswerColumns& columns
             .url = rows.bytes(row, columns.url),
             .topics = rows.bytes(row, columns.topics),
             .secret_name = rows.bytes(row, columns.secret_name),
+            .xid = static_cast<std::uint64_t>(rows.bigint(row, columns.xid).value_or(0)),
             .paused = rows.boolean(row, columns.paused),
             .behind = rows.boolean(row, columns.behind),
             .snapshot = rows.bytes(row, columns.snapshot),

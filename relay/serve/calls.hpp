@@ -68,6 +68,7 @@ struct BeatAnswer {
     std::vector<std::int32_t> lost;
     std::vector<std::int32_t> work;
     std::vector<std::int32_t> paused;
+    std::vector<std::int64_t> resumed;  // of each of Beat::held
 };
 std::optional<BeatAnswer> beat_of(const Rows& rows);
 
@@ -128,7 +129,8 @@ struct Begun {
     std::vector<std::int64_t> recorded;
     std::vector<std::string> held_keys;
     bool paused = false;
-    std::string trouble;  // why the expressions cannot be evaluated; empty if they can
+    std::int64_t resumed = 0;  // as Cursor::resumed
+    std::string trouble;       // why the expressions cannot be evaluated; empty if they can
     std::int64_t doubtful = 0;
     std::int64_t unknown = 0;
 };

@@ -300,6 +300,17 @@ void DatabaseHome::take_beat(Answer answer) {
         let_all_look();
 }
 
+// Held keys may be free again, which a beat does not tell.
+bool DatabaseHome::operator_acted(const DestinationHome& home,
+                                  const calls::BeatAnswer& answer) const {
+    const bool paused = std::count(answer.paused.begin(), answer.paused.end(), home.number()) > 0;
+    if (paused != home.is_paused() || home.holds_keys())
+        return true;
+    const std::size_t place = static_cast<std::size_t>(
+        std::find(asked_.held.begin(), asked_.held.end(), home.number()) - asked_.held.begin());
+    return place < answer.resumed.size() && answer.resumed[place] != home.resumed();
+}
+
 void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
     // The first time too: something may have changed since the connection was greeted.
     outdated_ |= configuration_ != answer.configuration;
@@ -317,12 +328,8 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
         take_free(answer.free);
     if (!direct_)  // nothing notifies the process of operators
         for (const auto& home : homes_)
-            if (home->held()) {
-                const bool paused =
-                    std::count(answer.paused.begin(), answer.paused.end(), home->number()) > 0;
-                if (paused != home->is_paused() || home->holds_keys())
-                    home->follow();
-            }
+            if (home->held() && operator_acted(*home, answer))
+                home->follow();
     if (!answer.work.empty())
         maintain_soon(upkeep_pause);
     for (const std::int32_t number : answer.work)

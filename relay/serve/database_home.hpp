@@ -98,6 +98,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     // Beats.
     void beat(bool rest);
     void take_beat(Answer answer);
+    bool operator_acted(const DestinationHome& home, const calls::BeatAnswer& answer) const;
     void follow_beat(const calls::BeatAnswer& answer);
     void take_free(std::vector<std::int32_t> free);
     DestinationHome* find(std::int32_t number) noexcept;

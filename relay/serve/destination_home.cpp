@@ -715,6 +715,7 @@ void DestinationHome::followed(Rows rows) {
     calls::Begun followed = calls::begun_of(rows);
     paused_ = followed.paused;
     relay_.follow_operator(!may_send());
+    relay_.follow_resumes(followed.resumed);
     relay_.pipeline().hold_keys(std::move(followed.held_keys));
     committed_ = true;
 }

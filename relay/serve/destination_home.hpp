@@ -106,6 +106,8 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     // Returns true if the destination looks again without being told.
     bool is_looking() const noexcept;
     bool is_paused() const noexcept { return paused_; }
+    // Calls of outbox.resume() that it has followed.
+    std::int64_t resumed() const noexcept { return relay_.cursor().resumed; }
     bool holds_keys() const noexcept;
 
     // The destination is free, and must be taken at this time.

@@ -22,7 +22,8 @@
 --   endpoint  one that has changed since `known`, or any one without `known`, but no more than a relay has room
 --             for, and one. snapshot: what it has while
 --             it is live. due_in: if it has events in outbox.delivery that will be sent again. A live one
---             has such after outbox.redrive() or outbox.replay(), and has to fall back.
+--             has such after outbox.redrive() or outbox.replay(), and has to fall back. xid: the
+--             transaction that has changed it, or has decided about its events
 --   event     one for each event that was fetched, in the order in which they are sent
 --   fetched   follows the events of each endpoint in `fetch`. If there are none: snapshot, if it has caught
 --             up and is live from now on, or else due_in: 0 to ask again, NULL to wait for an operator.
@@ -53,7 +54,7 @@ BEGIN ATOMIC
 END;
 
 -- ------------------------------------------------------------------------------------------------
--- What the sink tells
+-- Facts that the sink tells
 -- ------------------------------------------------------------------------------------------------
 
 -- Makes batches of events that an endpoint lacks, behind those that it has.
@@ -287,7 +288,7 @@ BEGIN
 END $$;
 
 -- ------------------------------------------------------------------------------------------------
--- What the sink is told
+-- Answers to the sink
 -- ------------------------------------------------------------------------------------------------
 
 -- A new endpoint gets what committed after its row was inserted. If some of these events have been
@@ -355,6 +356,66 @@ BEGIN ATOMIC
                         WHERE d.destination = endpoint AND d.state = 'DEAD' AND d.ordering_key <> '');
 END;
 
+-- Returns those of some topics that an endpoint does not take any more, by its row or by the option of its
+-- destination. Events that wait for it were selected when they were read, perhaps by other patterns.
+CREATE FUNCTION outbox_internal.unwanted_topics(endpoint name, topics text[])
+RETURNS text[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    patterns    CONSTANT text[] := outbox_internal.topic_patterns(outbox_internal.destination_option(endpoint, 'topics'));
+    of_endpoint CONSTANT text[] := outbox_internal.endpoint_patterns(endpoint);
+BEGIN
+    RETURN ARRAY(SELECT t.topic FROM unnest(topics) AS t(topic)
+                  WHERE NOT (t.topic LIKE ANY (patterns) AND t.topic LIKE ANY (of_endpoint)));
+END $$;
+
+-- Gives up events of unwanted topics that wait in a batch.
+CREATE FUNCTION outbox_internal.drop_unwanted(batch outbox.batch)
+RETURNS outbox.batch
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    unwanted text[];
+    gone     bigint[];
+BEGIN
+    batch.taken := cardinality(batch.positions);
+    unwanted := outbox_internal.unwanted_topics(
+        batch.destination, ARRAY(SELECT DISTINCT e.topic FROM outbox_internal.events_of(batch) AS e));
+    IF unwanted = '{}' THEN
+        RETURN batch;
+    END IF;
+    gone := ARRAY(SELECT e.position FROM outbox_internal.events_of(batch) AS e WHERE e.topic = ANY (unwanted));
+    PERFORM outbox_internal.count_trouble(batch.destination, -cardinality(gone), 0);
+    RETURN outbox_internal.take_out_of(batch, gone);
+END $$;
+COMMENT ON FUNCTION outbox_internal.drop_unwanted(outbox.batch) IS 'gives up what an endpoint does not want any more';
+
+-- Gives up those of some events in outbox.delivery that are of unwanted topics. Returns true if there
+-- were any.
+CREATE FUNCTION outbox_internal.drop_unwanted(endpoint name, positions bigint[])
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    unwanted text[];
+BEGIN
+    unwanted := outbox_internal.unwanted_topics(endpoint, ARRAY(
+        SELECT DISTINCT d.topic FROM outbox.delivery AS d
+         WHERE d.destination = endpoint AND d.position = ANY (drop_unwanted.positions)));
+    IF unwanted = '{}' THEN
+        RETURN false;
+    END IF;
+    PERFORM outbox_internal.settle_copies(endpoint, ARRAY(
+        SELECT d.position FROM outbox.delivery AS d
+         WHERE d.destination = endpoint AND d.position = ANY (drop_unwanted.positions) AND d.topic = ANY (unwanted)));
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION outbox_internal.drop_unwanted(name, bigint[]) IS 'gives up what an endpoint does not want any more';
+
 -- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery,
 -- or those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from
 -- the log until `deadline`, but at least once: the lock of the destination is held meanwhile.
@@ -380,7 +441,15 @@ DECLARE
 BEGIN
     bytes := 0;
     was_read := false;
-    positions := outbox_internal.due_events(endpoint, true, max_events, max_bytes);
+    LOOP
+        positions := outbox_internal.due_events(endpoint, true, max_events, max_bytes);
+        EXIT WHEN positions IS NULL OR NOT outbox_internal.drop_unwanted(endpoint, positions);
+        IF clock_timestamp() >= deadline THEN
+            positions := NULL;
+            due_in := 0;
+            RETURN;
+        END IF;
+    END LOOP;
     IF positions IS NOT NULL THEN
         was_read := true; -- by a replay
         SELECT sum(200 + coalesce(octet_length(d.payload), 0)) INTO bytes
@@ -397,6 +466,16 @@ BEGIN
             was_read := true;
             CONTINUE WHEN outbox_internal.read_on(endpoint);
             EXIT;
+        END IF;
+        batch := outbox_internal.drop_unwanted(batch);
+        IF batch.taken = 0 THEN
+            PERFORM outbox_internal.end_lease(batch, false);
+            IF clock_timestamp() >= deadline THEN
+                batch := NULL;
+                due_in := 0;
+                RETURN;
+            END IF;
+            CONTINUE;
         END IF;
         batch.taken := least(cardinality(batch.positions), max_events);
         SELECT count(*), count(*) FILTER (WHERE s.number = 1 OR s.bytes <= max_bytes),
@@ -530,7 +609,7 @@ BEGIN
              WHERE d.destination = n.endpoint AND d.next_retry_at IS NOT NULL
              ORDER BY d.next_retry_at
              LIMIT 1),
-           NULL::integer, NULL::bigint, NULL::xid8, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
+           NULL::integer, NULL::bigint, e.changed_by, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
            NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea
       FROM outbox.endpoint AS e
      CROSS JOIN LATERAL (SELECT (e.server || '/' || e.name)::name) AS n(endpoint)

@@ -34,7 +34,8 @@ CREATE TABLE outbox.cursor (
     live_after        bigint      NOT NULL DEFAULT 0,
     published         bigint      NOT NULL DEFAULT 0,
     failures          bigint      NOT NULL DEFAULT 0,
-    failing_since     timestamptz
+    failing_since     timestamptz,
+    resumed           bigint      NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE outbox.cursor IS 'cursors of destinations, and of endpoints that are behind: which events they have settled';
 COMMENT ON COLUMN outbox.cursor.destination IS 'name of the foreign server, default for outbox.default_destination, or <server>/<name> of an endpoint';
@@ -62,6 +63,7 @@ COMMENT ON COLUMN outbox.cursor.live_after IS 'events up to this position are de
 COMMENT ON COLUMN outbox.cursor.published IS 'events that the destination had confirmed when the row was written; of a pull destination, those in batches included';
 COMMENT ON COLUMN outbox.cursor.failures IS 'attempts that had failed by then';
 COMMENT ON COLUMN outbox.cursor.failing_since IS 'since when the destination, or some of its topics or queues, failed; null if all worked';
+COMMENT ON COLUMN outbox.cursor.resumed IS 'calls of outbox.resume(), each of which ends what its relay waits for';
 
 CREATE INDEX cursor_destination ON outbox.cursor (destination);
 COMMENT ON INDEX outbox.cursor_destination IS 'finds the cursor of a destination or endpoint';

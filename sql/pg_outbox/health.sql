@@ -117,7 +117,7 @@ BEGIN ATOMIC
         SELECT CASE WHEN s.failing_since < s.late_before THEN 'failing' ELSE 'degraded' END,
                s.object, 'fails', s.failing_since,
                s.last_error || coalesce('; the next attempt is at ' || s.next_attempt_at::timestamptz(0), ''),
-               'Check the destination. Its events wait, and are tried again by themselves.'
+               'Check the destination. Its events wait, and are tried again by themselves; outbox.resume() tries at once.'
           FROM status AS s
          WHERE s.state = 'backing off'
         UNION ALL
@@ -146,9 +146,11 @@ BEGIN ATOMIC
           JOIN moved AS m ON m.destination = s.destination
         UNION ALL
         SELECT 'degraded', s.object, 'behind', s.pending_since,
-               format('its oldest event has waited for %s%s', s.age,
-                      CASE WHEN s.state = 'throttled' THEN format('; it asks for fewer requests: %s', s.last_error) ELSE '' END),
-               'See docs/destinations.md for how to make it faster, unless it catches up.'
+               format('its oldest event has waited for %s%s%s', s.age,
+                      CASE WHEN s.state = 'throttled' THEN format('; it asks for fewer requests: %s', s.last_error) ELSE '' END,
+                      '; the next attempt is at ' || s.next_attempt_at::timestamptz(0)),
+               CASE WHEN s.next_attempt_at IS NULL THEN 'See docs/destinations.md for how to make it faster, unless it catches up.'
+                    ELSE 'It has asked for this pause; outbox.resume() ends it.' END
           FROM status AS s
          WHERE s.late
            AND (s.state IN ('starting', 'delivering', 'throttled')

@@ -75,7 +75,8 @@ BEGIN
     -- A detached destination starts over: its relay or fetchers may hold places of events that are
     -- gone.
     UPDATE outbox.cursor AS c
-       SET paused = $2 AND c.number <> 0, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer
+       SET paused = $2 AND c.number <> 0, detached_at = NULL, lease = c.lease + (c.detached_at IS NOT NULL)::integer,
+           resumed = c.resumed + (NOT $2)::integer
      WHERE c.destination = $1;
     UPDATE outbox.endpoint AS e SET paused = $2
      WHERE cursor.destination <> $1 AND e.server = cursor.destination AND e.name = split_part($1::text, '/', 2)::name;
@@ -94,7 +95,8 @@ BEGIN ATOMIC
     SELECT outbox_internal.set_paused(destination, true, caller, why);
 END;
 
--- Resumes delivering to a destination.
+-- Resumes delivering to a destination. One that is not paused is tried at once, however long it was to be
+-- left alone after a failure.
 CREATE FUNCTION outbox.resume(destination name, why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER

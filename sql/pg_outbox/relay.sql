@@ -156,6 +156,7 @@ COMMENT ON FUNCTION outbox_internal.make_room_for_relay() IS 'limits the rows of
 --   lost           those of `held` whose token has changed
 --   work           those of `idle` that have events after their frontier, or retries that are due
 --   paused         those of `held` that an operator has paused
+--   resumed        of each of `held`, outbox.cursor.resumed
 --
 -- `rest` asks for the wake lock; it must be false for a relay that holds it.
 CREATE FUNCTION outbox_internal.relay_beat(
@@ -175,7 +176,8 @@ CREATE FUNCTION outbox_internal.relay_beat(
     OUT free          integer[],
     OUT lost          integer[],
     OUT work          integer[],
-    OUT paused        integer[])
+    OUT paused        integer[],
+    OUT resumed       bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
@@ -209,6 +211,8 @@ BEGIN
       INTO free, paused
       FROM outbox.cursor AS c
       JOIN outbox.destination AS d ON d.name = c.destination AND d.external;
+    resumed := ARRAY(SELECT coalesce((SELECT c.resumed FROM outbox.cursor AS c WHERE c.number = h.number), 0)
+                       FROM unnest(held) WITH ORDINALITY AS h(number, place) ORDER BY h.place);
     SELECT array_agg(h.number) INTO lost
       FROM unnest(held, leases) AS h(number, lease)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
@@ -267,7 +271,8 @@ CREATE FUNCTION outbox_internal.relay_take(
     OUT live_after      bigint,
     OUT published       bigint,
     OUT failures        bigint,
-    OUT failing_since   bigint)
+    OUT failing_since   bigint,
+    OUT resumed         bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -302,8 +307,9 @@ BEGIN
      WHERE u.number = relay_take.number
     RETURNING u.lease, u.done::text, u.upto::text, u.position,
               u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
-              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since)
-         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since;
+              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since),
+              u.resumed
+         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed;
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;
@@ -344,7 +350,8 @@ CREATE FUNCTION outbox_internal.relay_follow(
     lease  bigint,
     OUT outcome   text,
     OUT held_keys text[],
-    OUT paused    boolean)
+    OUT paused    boolean,
+    OUT resumed   bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
@@ -352,7 +359,7 @@ AS $$
 DECLARE
     target name;
 BEGIN
-    SELECT c.destination, c.paused INTO target, paused
+    SELECT c.destination, c.paused, c.resumed INTO target, paused, resumed
       FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
      WHERE c.number = relay_follow.number AND c.lease = relay_follow.lease;
     outcome := CASE WHEN FOUND THEN 'ok' ELSE 'lost' END;

@@ -148,7 +148,7 @@ COMMENT ON COLUMN outbox.status.connects IS 'connections of the client library s
 COMMENT ON COLUMN outbox.status.disconnects IS 'of these, connections that have ended';
 COMMENT ON COLUMN outbox.status.failing_since IS
     'since when it fails, or some of its topics or queues do, or it is misconfigured; a pause or another relay does not change it';
-COMMENT ON COLUMN outbox.status.next_attempt_at IS 'time of the next attempt, if it fails; null while one is under way';
+COMMENT ON COLUMN outbox.status.next_attempt_at IS 'time of the next attempt, if it fails or has asked for a pause; null while one is under way';
 COMMENT ON COLUMN outbox.status.latency_buckets IS
     'since the relay started, events that took at most 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60 and 300 seconds from occurred_at to confirmed, and all events; without those that are delivered again';
 COMMENT ON COLUMN outbox.status.latency_sum IS 'sum of their latencies, in seconds';

@@ -386,6 +386,54 @@ def test_pause_and_resume(db: Database, receiver: Receiver, by: str) -> None:
     wait_until_live(db, "acme")
 
 
+@pytest.mark.parametrize("topics", ["a", "a*"])
+def test_events_of_topics_that_an_endpoint_has_left_are_not_sent(db: Database, receiver: Receiver, topics: str) -> None:
+    """Also not those that wait for it, in batches, in outbox.delivery or fetched. Nothing of its own is lost."""
+    receiver.on(path("/acme"), answer(401))
+    receiver.on(versions("acme", 1, key="refused"), answer(422), times=1)
+    add_hooks(db)
+    add(db, "acme", receiver.url("/acme"), topics="a,b")
+    db.enqueue("refused", 2, topic="b")
+    db.enqueue("left", 150, topic="b")
+    db.enqueue("kept", 150, topic="a")
+    wait_until_behind(db, "acme")
+    wait_until(lambda: attempts_at(receiver, "acme") >= 3, what="attempts while it is behind")
+    db.execute("UPDATE outbox.endpoint SET topics = %s WHERE name = 'acme'", (topics,))
+    taken = len(receiver.requests)
+    receiver.forget_rules()
+    wait_for_versions(receiver, "acme", list(range(1, 151)), key="kept")
+    wait_until_live(db, "acme")
+    later = [e for e in receiver.events() if e.request.number > taken and e.subject != "kept"]
+    assert len(later) <= 4, "at most what was under way"
+    assert troubles(db, "acme") == []
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param("SELECT outbox.resume('hooks/acme')", id="resume"),
+        pytest.param("SELECT outbox.resume('hooks')", id="resume all"),
+        pytest.param("UPDATE outbox.endpoint SET secret_name = 'acme-2' WHERE name = 'acme'", id="secret"),
+        pytest.param("UPDATE outbox.endpoint SET url = url || '?new' WHERE name = 'acme'", id="url"),
+    ],
+)
+def test_a_repair_ends_the_wait_of_an_endpoint(db: Database, receiver: Receiver, act: str) -> None:
+    receiver.on(path("/acme"), answer(429, [("Retry-After", "3600")]))
+    add_hooks(db)
+    add(db, "acme", receiver.url("/acme"))
+    db.enqueue("a", 3)
+    wait_until(
+        lambda: db.value("SELECT next_attempt_at > now() + interval '50 min' FROM outbox.endpoint_status"),
+        what="the pause",
+    )
+    receiver.forget_rules()
+    db.execute(act)
+    wait_until(lambda: [e.version for e in receiver.events() if e.request.status == 204], lambda v: v == [1, 2, 3],
+               what="the events")  # fmt: skip
+    wait_until_live(db, "acme")
+    assert db.value("SELECT next_attempt_at IS NULL FROM outbox.endpoint_status")
+
+
 def test_the_whole_destination_can_be_paused(db: Database, receiver: Receiver) -> None:
     add_hooks(db)
     subscribe(db, receiver, "one", "two", topics="*")

@@ -470,6 +470,22 @@ def test_retry_after_is_obeyed(db: Database, receiver: Receiver, status: int, fo
     assert receiver.versions("a") == [1, 1, 2]
 
 
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_a_resume_ends_the_pause_that_the_receiver_asked_for(db: Database, receiver: Receiver, status: int) -> None:
+    """The pause is shown until then."""
+    receiver.on(everything, answer(status, [("Retry-After", "3600")]))
+    db.add_destination("d", receiver.url())
+    db.enqueue(count=2)
+    wait_until(
+        lambda: db.value("SELECT next_attempt_at > now() + interval '50 min' FROM outbox.status"), what="the pause"
+    )
+    receiver.forget_rules()
+    db.execute("SELECT outbox.resume('d')")
+    db.wait_published(2)
+    assert receiver.versions("a") == [1, 1, 2]
+    wait_until(lambda: db.status()["next_attempt_at"], lambda at: at is None, what="the end of the pause")
+
+
 # -------------------------------------------------------------------------------------------------
 # Secrets
 # -------------------------------------------------------------------------------------------------

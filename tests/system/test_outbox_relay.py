@@ -19,7 +19,7 @@ from passwords import assert_no_passwords
 from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import stop_process
-from receiver import Gate, Receiver, answer, subject
+from receiver import Gate, Receiver, answer, everything, subject
 from waiting import wait_until
 
 
@@ -352,6 +352,16 @@ def test_it_works_through_a_pooler(database: Database, receiver: Receiver, http:
     database.execute("SELECT outbox.resume('d')")
     database.enqueue(first=2)
     wait_arrived(receiver, 2)
+    receiver.on(everything, answer(429, [("Retry-After", "3600")]))
+    database.enqueue(first=3)
+    wait_until(
+        lambda: database.value("SELECT next_attempt_at > now() + interval '50 min' FROM outbox.status"),
+        what="the pause",
+    )
+    receiver.forget_rules()
+    database.execute("SELECT outbox.resume('d')")
+    wait_until(lambda: receiver.versions("a"), lambda seen: seen == [1, 2, 3, 3], what="the next attempt")
+    database.wait_settled()
     assert database.value("SELECT count(*) FROM outbox.relay WHERE direct") == 0
     assert relay.stop() == 0
 

@@ -341,6 +341,23 @@ void Pipeline::pause(bool paused) noexcept {
         endpoints->pause(paused);
 }
 
+void Pipeline::forget_waits() {
+    const Micros now = clock_.now();
+    destination_.hurry(now);
+    lanes_.for_each([&](Lane& lane) {
+        lane.health.circuit.hurry(now);
+        lane.health.not_before = 0;
+        const std::vector<Tracked*> suspects(lane.suspects.begin(), lane.suspects.end());
+        for (Tracked* event : suspects) {
+            lanes_.remove_suspect(*event);
+            event->again_at = std::min(event->again_at, now);
+            lanes_.add_suspect(*event);
+        }
+    });
+    if (Endpoints* endpoints = sink_->endpoints())
+        endpoints->forget_waits();
+}
+
 bool Pipeline::expects_outcomes() const noexcept {
     const Endpoints* endpoints = sink_->endpoints();
     return endpoints != nullptr ? endpoints->in_flight() > 0 : !in_flight_.empty();
@@ -422,6 +439,8 @@ Micros Pipeline::next_attempt() const noexcept {
             next = std::min(next, std::max(gate, circuit.resume_at()));
         else if (!some_down && !lane.suspects.empty())
             next = std::min(next, std::max(gate, suspect_due(lane)));
+        else if (!some_down && !lane.fresh.empty() && lane.health.not_before > clock_.now())
+            next = std::min(next, gate);
     });
     return next;
 }

@@ -178,6 +178,9 @@ class Pipeline {
     // While paused nothing is sent. Requests in flight end normally.
     void pause(bool paused) noexcept;
     bool paused() const noexcept { return paused_ || !gone_.empty(); }
+    // An operator wants what waits to be tried at once: back-offs end, also those that the destination
+    // asked for.
+    void forget_waits();
     // Why the destination is gone, or empty. Nothing is sent until the home has paused it, and has
     // called gone_noted().
     const std::string& gone() const noexcept { return gone_; }
@@ -210,8 +213,9 @@ class Pipeline {
     bool backing_off() const noexcept;
     // Failures of the destination, or of all lanes with events, since the last confirmation.
     std::uint64_t failures() const noexcept;
-    // While something is down: time of the next attempt, or `never` while one is under way or nothing
-    // may be sent. Must only be asked if failures(), lanes_down() or only_suspects_left().
+    // While something is down, or has asked for a pause: time of the next attempt, or `never` while one
+    // is under way or nothing may be sent. Must only be asked if failures(), lanes_down(),
+    // only_suspects_left() or is_throttled().
     Micros next_attempt() const noexcept;
     // True if all events in memory have failed, and nothing has been confirmed since.
     bool only_suspects_left() const noexcept;

@@ -27,6 +27,8 @@ struct Cursor {
     std::uint64_t failures = 0;
     // Since when the destination failed for them, Unix time; 0 if it worked.
     Micros failing_since = 0;
+    // Calls of outbox.resume() that the relay has followed.
+    std::int64_t resumed = 0;
 };
 
 // The part of a window that was settled before the relay started. It exists after a restart in the

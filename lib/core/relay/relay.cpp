@@ -72,6 +72,11 @@ void Relay::follow_operator(bool paused) noexcept {
         endpoints_->look_again();
 }
 
+void Relay::follow_resumes(std::int64_t resumed) noexcept {
+    if (std::exchange(cursor_.resumed, resumed) != resumed)
+        pipeline_->forget_waits();
+}
+
 // ---------------------------------------------------------------------------------------------
 // Next step
 // ---------------------------------------------------------------------------------------------
@@ -458,7 +463,9 @@ const std::string& Relay::reason() const noexcept {
 }
 
 Micros Relay::next_attempt() const noexcept {
-    if (failing_since_ == 0 || (leaves_endpoints_out() && condition() == Condition::Kind::partly))
+    const Condition::Kind kind = condition();
+    if ((failing_since_ == 0 && kind != Condition::Kind::throttled) ||
+        (leaves_endpoints_out() && kind == Condition::Kind::partly))
         return 0;
     const Micros next = pipeline_->next_attempt();
     return next == never ? 0 : clock_.unix_now() + std::max<Micros>(next - clock_.now(), 0);

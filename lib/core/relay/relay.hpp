@@ -103,6 +103,8 @@ class Relay {
     // Call this after an operator's change, once the held keys have been loaded again, and after a
     // change of outbox.endpoint.
     void follow_operator(bool paused) noexcept;
+    // The same, with the number of calls of outbox.resume(): a new one ends all waits.
+    void follow_resumes(std::int64_t resumed) noexcept;
     void paused() noexcept { pipeline_->gone_noted(); }
 
     // Returns the next task. `committed` means that a commit may have added events since the last

@@ -147,24 +147,62 @@ void EndpointsSink::add_lane(EndpointRow&& row) {
 }
 
 void EndpointsSink::take_row(EndpointLane& lane, EndpointRow&& row, Micros now) {
-    const bool was_paused = lane.is_paused();
     if (row.secret_name != lane.row.secret_name)
         lane.signer.reset();
     const bool moved = row.url != lane.row.url;
+    const bool touched = row.changed_by != lane.row.changed_by;
+    const bool selects_others = row.topics != lane.row.topics;
     const bool has_more = row.since != lane.row.since;
     directory_.update(lane, std::move(row));
     if (has_more)
         drop_what_it_has(lane);
+    if (selects_others)
+        drop_unwanted(lane);
     lane.unusable = wrong_endpoint_url(lane.row.url);
-    const bool starts_anew = moved || (was_paused && !lane.is_paused());
-    if (starts_anew) {
-        lane.health.forget();
-        lane.health_changed = lane.failure_told;
-        if (lane.health_changed)
-            to_tell(lane);
-    }
+    // Its owner may have mended it, or an operator wants it to be tried.
+    const bool starts_anew = moved || (touched && !lane.is_paused());
+    if (starts_anew)
+        start_anew(lane);
     has_changed(lane, starts_anew, now);
     attend(lane, now);
+}
+
+void EndpointsSink::start_anew(EndpointLane& lane) {
+    lane.health.forget();
+    lane.health_changed = lane.failure_told;
+    if (lane.health_changed)
+        to_tell(lane);
+}
+
+void EndpointsSink::forget_waits() {
+    const Micros now = clock_.now();
+    directory_.for_each([&](EndpointLane& lane) {
+        if (!lane.health.is_failing() || lane.is_paused())
+            return;
+        start_anew(lane);
+        attend(lane, now);
+    });
+}
+
+bool EndpointsSink::wants(const EndpointLane& lane, const Event& event) {
+    const EndpointDirectory::Lanes& lanes = directory_.of_topic(event.topic);
+    return std::find(lanes.begin(), lanes.end(), &lane) != lanes.end();
+}
+
+// The endpoint has left topics. What was fetched is fetched again: the database settles what is not
+// wanted any more.
+void EndpointsSink::drop_unwanted(EndpointLane& lane) {
+    const auto release_if_unwanted = [&](const EndpointCopy& copy) {
+        const bool drops = !copy.in_flight && !copy.refused && !wants(lane, *copy.event);
+        if (drops)
+            copies_.release(copy);
+        return drops;
+    };
+    std::erase_if(lane.kept, release_if_unwanted);
+    if (lane.mode == LaneMode::live)
+        lane.unsent -= std::erase_if(lane.copies, release_if_unwanted);
+    else
+        drop_fetched(lane);
 }
 
 // It may be another endpoint of the same name, which must not get what was for its predecessor.

@@ -146,6 +146,10 @@ void EndpointsSink::remove_copy(const EndpointRequest& request) {
 }
 
 void EndpointsSink::put_back(const EndpointRequest& request) {
+    if (!wants(*request.lane, *request.event)) {  // any more
+        remove_copy(request);
+        return;
+    }
     copy_of(request)->in_flight = false;
     request.lane->unsent++;
 }

@@ -86,6 +86,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     Micros due() const noexcept override;
     void look_again() noexcept override { looks_ = true; }
     void pause(bool paused) noexcept override;
+    void forget_waits() override;
     std::size_t in_flight() const noexcept override { return requests_.in_flight(); }
     bool last_event(std::uint64_t& xid, std::int64_t& position) const noexcept override;
     std::string ask(const EndpointPlace& place) override;
@@ -157,6 +158,9 @@ class EndpointsSink final : public Sink, public Endpoints {
     void count_left_out(std::size_t all, const std::string& first);
     void take_row(EndpointLane& lane, EndpointRow&& row, Micros now);
     void drop_what_it_has(EndpointLane& lane);
+    bool wants(const EndpointLane& lane, const Event& event);
+    void drop_unwanted(EndpointLane& lane);
+    void start_anew(EndpointLane& lane);
     void has_changed(EndpointLane& lane, bool starts_anew, Micros now);
     void add_lane(EndpointRow&& row);
     void remove_missing(const Rows& rows);

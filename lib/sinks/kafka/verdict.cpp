@@ -13,6 +13,14 @@ Verdict verdict_on(rd_kafka_resp_err_t error) noexcept {
         case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
         case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
         case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+        // A broker of the partition is down, moves, or has no disk. The library has tried again.
+        case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE:
+        case RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION:
+        case RD_KAFKA_RESP_ERR_BROKER_NOT_AVAILABLE:
+        case RD_KAFKA_RESP_ERR_REPLICA_NOT_AVAILABLE:
+        case RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS:
+        case RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+        case RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR:
             return {Fate::unavailable, Scope::lane};
 
         case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:

@@ -68,8 +68,13 @@ MqttVerdict verdict_on_publish(std::uint8_t code, bool needs_subscribers, bool o
             return {Fate::refused, Scope::destination, true};
         case 0x83:
             return {Fate::refused};
+        case 0x89:
+        case 0x96:
         case 0x97:
             return {Fate::throttled, Scope::lane};
+        case 0x88:
+        case 0x8b:
+            return {Fate::unavailable, Scope::destination};
         default:
             return {Fate::failed, Scope::lane};
     }

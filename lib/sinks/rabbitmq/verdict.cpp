@@ -58,6 +58,8 @@ ChannelVerdict verdict_on_close(std::uint16_t code, std::string_view text, bool 
                             : EventOutcome{Fate::refused, std::move(error)},
                         std::nullopt, std::string(*key)};
             return {{Fate::unavailable, std::move(error), false, Scope::lane}};
+        case AMQP_RESOURCE_ERROR:  // no memory or disk
+            return {{Fate::throttled, std::move(error), false, Scope::lane}};
         case AMQP_PRECONDITION_FAILED:
             if (const auto digits = between(text, "message size ", " "))
                 if (const std::optional<std::int64_t> size = parse_integer(*digits);

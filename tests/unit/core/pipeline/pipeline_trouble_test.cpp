@@ -211,6 +211,28 @@ TEST_F(PipelineTrouble, ABatchWithoutATakenEventCountsAsOneFailedRequest) {
     EXPECT_TRUE(pipeline->backing_off());
 }
 
+TEST_F(PipelineTrouble, APauseThatTheDestinationAskedForIsKnownAndCanBeEnded) {
+    for (const Fate fate : {Fate::throttled, Fate::unavailable, Fate::failed}) {
+        SCOPED_TRACE(static_cast<int>(fate));
+        start({.max_batch_events = 1, .max_batches = 1});
+        window({{1}});
+        fail(1, fate, false, seconds(3600));
+        EXPECT_THAT(sink->in_flight(), IsEmpty());
+        const Micros until = clock.now() + seconds(3600);
+        if (fate != Fate::failed) {
+            EXPECT_EQ(pipeline->next_attempt(), until);
+        }
+        clock.advance(seconds(60));
+        step();
+        EXPECT_THAT(sink->in_flight(), IsEmpty());
+        pipeline->forget_waits();
+        step();
+        EXPECT_EQ(sink->in_flight().size(), 1u);
+        confirm(1);
+        EXPECT_EQ(pipeline->unsettled(), 0u);
+    }
+}
+
 TEST_F(PipelineTrouble, ThrottledEventsOfABatchGoAgainAndTheDestinationIsNotLeftAlone) {
     start(batched);
     window({{1}, {2}, {3}});

@@ -39,6 +39,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     Micros due() const noexcept override { return under_way ? never : due_at; }
     void look_again() noexcept override { looks++; }
     void pause(bool paused) noexcept override { is_paused = paused; }
+    void forget_waits() override { forgotten++; }
     std::size_t in_flight() const noexcept override { return requests; }
     bool last_event(std::uint64_t& xid, std::int64_t& position) const noexcept override {
         if (!last)
@@ -76,6 +77,7 @@ class EndpointsSink final : public Sink, public Endpoints {
     std::string known;
     int looks = 0;
     bool is_paused = false;
+    int forgotten = 0;
     std::size_t requests = 0;
     std::string leaves_out;
 };

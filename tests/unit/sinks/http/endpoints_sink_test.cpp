@@ -448,6 +448,17 @@ TEST_F(EndpointsSinkTest, RespectsRetryAfter) {
     ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
     turn_for(seconds(3));
     EXPECT_EQ(peer_.requests().size(), 1u);
+    endpoints().look_again();
+    turn_for(seconds(3));
+    EXPECT_EQ(peer_.requests().size(), 1u) << "nobody has done anything";
+
+    tables_.change(tables_.at("acme"));
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return peer_.requests().size() == 2; }));
+    turn_for(seconds(3));
+    EXPECT_EQ(peer_.requests().size(), 2u);
+    endpoints().forget_waits();
+    ASSERT_TRUE(turn_until([&] { return peer_.requests().size() == 3; }));
 }
 
 TEST_F(EndpointsSinkTest, AnAnswerWithoutEndCountsByItsHead) {
@@ -581,6 +592,25 @@ TEST_F(EndpointsSinkTest, OtherTopicsTakeEffectAtOnce) {
     log("b.c");
     read();
     ASSERT_TRUE(turn_until([&] { return all_confirmed(); }));
+    EXPECT_THAT(accepted("acme"), ElementsAre(2));
+}
+
+TEST_F(EndpointsSinkTest, EventsOfTopicsThatWereLeftAreNotSent) {
+    endpoint("acme", "a,b");
+    start();
+    answer_with(down);
+    log("b", "k");
+    log("a", "k");
+    read();
+    ASSERT_TRUE(turn_until([&] { return tries("acme") > 0; }));
+    tables_.at("acme").row.topics = "a";
+    tables_.change(tables_.at("acme"));
+    const std::size_t asked_before = questions_.size();
+    endpoints().look_again();
+    ASSERT_TRUE(turn_until([&] { return questions_.size() > asked_before; }));
+    ASSERT_TRUE(turn_until([&] { return endpoints().in_flight() == 0; }));
+    answer_now(up);
+    ASSERT_TRUE(turn_until([&] { return all_confirmed() && !accepted("acme").empty(); }));
     EXPECT_THAT(accepted("acme"), ElementsAre(2));
 }
 

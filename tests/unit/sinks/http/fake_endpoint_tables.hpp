@@ -91,9 +91,14 @@ class FakeEndpointTables {
     std::map<std::string, Endpoint>& all() { return endpoints_; }
     // Its row is another one now.
     void touch(Endpoint& endpoint) { endpoint.changed = next_xid_++; }
+    // Its owner or an operator has done something.
+    void change(Endpoint& endpoint) {
+        touch(endpoint);
+        endpoint.row.changed_by = endpoint.changed;
+    }
     void pause(const std::string& name, bool paused) {
         at(name).row.paused = paused;
-        touch(at(name));
+        change(at(name));
     }
 
     const LoggedEvent& log(std::string topic, std::string key) {
@@ -256,6 +261,9 @@ class FakeEndpointTables {
     }
 
     void pick(Endpoint& endpoint, EndpointFetched& fetched, EndpointAnswer& answer) {
+        std::erase_if(endpoint.batch, [&](std::int64_t position) {
+            return !takes(endpoint, log_.at(static_cast<std::size_t>(position - 1)));
+        });
         for (auto& [position, delivery] : endpoint.deliveries)
             if (!delivery.dead && !is_held(endpoint, position))
                 give(fetched, answer, position, delivery.attempts);
