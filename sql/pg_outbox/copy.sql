@@ -36,6 +36,7 @@ END;
 COMMENT ON FUNCTION outbox_internal.set_installation(text) IS 'makes this installation the one that delivers';
 DO $$
 BEGIN
+    ALTER TABLE outbox.installation REPLICA IDENTITY FULL; -- all others get one later, before they are changed
     PERFORM outbox_internal.set_installation(NULL);
 END $$;
 

@@ -223,9 +223,9 @@ def test_a_subscriber_delivers_nothing_and_goes_on_above_the_positions_of_its_pu
     path = dump(original.cluster, original.name, ["-Fc", "--schema-only"])
     subscriber = create_database(other_cluster, extension=False)
     by_pg_restore()(other_cluster, subscriber.name, path)
-    original.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    original.execute("CREATE PUBLICATION upgrade FOR ALL TABLES")
     conninfo = original.cluster.conninfo(original.name).split(" connect_timeout")[0]
-    subscriber.execute(f"CREATE SUBSCRIPTION upgrade CONNECTION '{conninfo}' PUBLICATION everything")
+    subscriber.execute(f"CREATE SUBSCRIPTION upgrade CONNECTION '{conninfo}' PUBLICATION upgrade")
     wait_until(
         lambda: subscriber.execute("SELECT srrelid::regclass::text FROM pg_subscription_rel WHERE srsubstate <> 'r'"),
         lambda left: left == [], what="all tables to be copied",
