@@ -134,6 +134,28 @@ static void want_backfills() {
     SPI_finish();
 }
 
+// Returns whether the events of this database are this installation's to deliver: see
+// sql/pg_outbox/copy.sql. What it is a copy of is logged once.
+static bool may_deliver() {
+    static char logged[256] = "";
+    SPI_connect();
+    const int code =
+        SPI_execute("SELECT outbox_internal.recognize(outbox_internal.own_identity())", false, 0);
+    if (code != SPI_OK_SELECT)
+        elog(ERROR, "could not look for the installation: %s", SPI_result_code_string(code));
+    check_result_row("recognize", {TEXTOID});
+    bool is_original;
+    const Datum value = result_value(0, 1, &is_original);
+    const char* copy = is_original ? "" : TextDatumGetCString(value);
+    if (!is_original && strncmp(copy, logged, sizeof logged - 1) != 0)
+        ereport(LOG, (errmsg_internal("nothing is delivered from database \"%s\": %s",
+                                      get_database_name(MyDatabaseId), copy),
+                      errhint("If it is to deliver, call outbox.claim_identity().")));
+    strlcpy(logged, copy, sizeof logged);
+    SPI_finish();
+    return is_original;
+}
+
 // False while the SQL objects are of a version that does not fit. The log, or the inbox, is then
 // left alone.
 static bool log_fits = true;
@@ -227,7 +249,8 @@ static Need look_around() {
     if (outbox) {
         look_at_version("pg_outbox", log_fits, "events of this database are not delivered");
         if (log_fits) {
-            want_relays();
+            if (may_deliver())
+                want_relays();
             want_backfills();
         }
     }

@@ -27,6 +27,7 @@ static void on_object_access(ObjectAccessType access, Oid catalog, Oid object, i
         case ExtensionRelationId:
         case ForeignServerRelationId:
         case UserMappingRelationId:
+        case SubscriptionRelationId:  // it may make this database a copy
             wake_at_commit(WakeKeeper);
             break;
         case DatabaseRelationId:

@@ -5,6 +5,7 @@
 //   extension/base/wakeup.cpp       what a commit does for the workers
 //   bgworker/                       launcher, keeper, relay, processor
 #include "extension/base/hooks.hpp"
+#include "extension/base/identity.hpp"
 #include "extension/base/pg.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/base/shared_reading.hpp"
@@ -49,11 +50,13 @@ extern "C" PGDLLEXPORT void _PG_init(void) {
     if (!preloading)
         return;
 
+    read_own_identity();
     request_shared_state();
     request_shared_reading();
     register_transaction_callback();
     register_wake_outside();
     install_hooks();
     install_statement_hooks();
-    register_launcher();
+    if (settings::max_workers > 0)
+        register_launcher();
 }

@@ -19,6 +19,7 @@ int connect_timeout = 10'000;
 int cursor_flush_interval = 1'000;
 char* default_destination = nullptr;
 int expression_timeout = 1'000;
+char* identity_file = nullptr;
 int max_attempts = 16;
 int max_in_flight = 10'000;
 int max_in_flight_size = 16 * 1024;
@@ -93,6 +94,19 @@ static bool check_default_destination(char** value, void**, GucSource) {
         return true;
     const char* url = *value;
     return accepted(call_core([url] { return validate_server_options({{"url", url}}); }));
+}
+
+// A copy of the data directory would have a file below it as well.
+static bool check_identity_file(char** value, void**, GucSource) {
+    if (**value == '\0')
+        return true;
+    char path[MAXPGPATH];
+    strlcpy(path, *value, sizeof path);
+    canonicalize_path(path);
+    if (is_absolute_path(path) && !path_is_prefix_of_path(DataDir, path))
+        return true;
+    GUC_check_errdetail("The path must be absolute, and not lead into the data directory.");
+    return false;
 }
 
 static bool check_otlp_endpoint(char** value, void**, GucSource) {
@@ -300,11 +314,18 @@ void define(bool preloading) {
                                GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE, nullptr,
                                nullptr, nullptr);
     if (preloading) {
+        DefineCustomStringVariable(
+            "outbox.identity_file",
+            "File outside the data directory with the identity of this installation.",
+            "A copy of the data that starts where this file is missing or has other contents "
+            "delivers nothing before outbox.claim_identity().",
+            &identity_file, "", PGC_POSTMASTER, 0, check_identity_file, nullptr, nullptr);
         define_integer("outbox.max_workers",
                        "Highest number of keepers, relays, processors and backfills in all "
                        "databases.",
-                       "Each of them also needs one of max_worker_processes.", &max_workers, 1,
-                       1024, PGC_POSTMASTER, 0);
+                       "Each of them also needs one of max_worker_processes. With 0, nothing is "
+                       "delivered and no handler runs in the server.",
+                       &max_workers, 0, 1024, PGC_POSTMASTER, 0);
         define_integer("outbox.shared_read_size",
                        "Shared memory for events that one relay has read and others of its "
                        "database need.",

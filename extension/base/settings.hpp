@@ -19,6 +19,7 @@ extern int connect_timeout;        // ms
 extern int cursor_flush_interval;  // ms
 extern char* default_destination;  // URL; empty if none
 extern int expression_timeout;
+extern char* identity_file;  // empty if none
 extern int max_attempts;
 extern int max_in_flight;       // events
 extern int max_in_flight_size;  // kB

@@ -27,3 +27,22 @@ OUTBOX_FUNCTION(outbox_begin_restore) {
         clear_of_workers();
     PG_RETURN_VOID();
 }
+
+// Moves the sequence of positions up to a position, unless it has passed it. An enqueue must not get a
+// position between the look and the change, or the sequence would step back: nextval() takes a lock that
+// conflicts with this one, and keeps it until its transaction ends.
+OUTBOX_FUNCTION(outbox_raise_position) {
+    using namespace outbox;
+    const Oid sequence = log_relations().positions;
+    const int64 position = PG_GETARG_INT64(0);
+    LockRelationOid(sequence, ShareRowExclusiveLock);
+    LOCAL_FCINFO(call, 1);
+    InitFunctionCallInfoData(*call, nullptr, 1, InvalidOid, nullptr, nullptr);
+    call->args[0].value = ObjectIdGetDatum(sequence);
+    call->args[0].isnull = false;
+    const Datum last = pg_sequence_last_value(call);  // null if nothing was taken
+    if (call->isnull || DatumGetInt64(last) < position)
+        DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence), Int64GetDatum(position));
+    UnlockRelationOid(sequence, ShareRowExclusiveLock);
+    PG_RETURN_VOID();
+}

@@ -41,6 +41,9 @@ struct DatabaseConfig {
     std::optional<Micros> poll_min{};
     std::optional<Micros> poll_max{};
 
+    // Identity of the installation, or empty: see sql/pg_outbox/copy.sql.
+    std::string identity{};
+
     // If true, what the database says about its destinations is believed. Otherwise they have no
     // use of this machine: of its files, its identity, and services that listen on it only.
     bool trusted = false;

@@ -203,6 +203,7 @@ void Loader::add_database(RelayConfig& config, const std::string& name, const Va
         static_cast<std::size_t>(*parse_integer(text_or(values, "connections", "2")));
     database.poll_min = duration_of(values, "poll_min");
     database.poll_max = duration_of(values, "poll_max");
+    database.identity = text_or(values, "identity", "");
     database.trusted = text_or(values, "trusted", "off") == "on";
     if (const Given* hosts = find(values, "allowed_hosts"))
         database.allowed_hosts = hosts->value;

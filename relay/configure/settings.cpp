@@ -177,6 +177,14 @@ constexpr std::array of_database{
              .description = "Hosts that destinations may use. The database's own setting, "
                             "`outbox.allowed_hosts`, can only narrow it.",
              .check = check_hosts}},
+    Setting{{.name = "identity",
+             .range = "text of at most 63 bytes",
+             .default_value = "that of the server",
+             .description =
+                 "The installation that this database belongs to. A copy of a database that "
+                 "relays with another identity have served is not served; see "
+                 "[copies](operations.md#copies).",
+             .check = check_short_name}},
     Setting{{.name = "trusted",
              .type = OptionType::toggle,
              .default_value = "off",

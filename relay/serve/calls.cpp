@@ -168,7 +168,7 @@ std::vector<DestinationRow> destinations_of(const Rows& rows) {
 Statement beat(const Beat& beat) {
     Statement statement{.text =
                             "SELECT * FROM outbox_internal.relay_beat($1, $2, $3, $4, $5, $6, "
-                            "$7, $8, $9, $10)"};
+                            "$7, $8, $9, $10, $11)"};
     statement.parameters.uuid(beat.id)
         .text(beat.name)
         .text(beat.version)
@@ -178,7 +178,8 @@ Statement beat(const Beat& beat) {
         .array(type::int8_array, bigints(beat.leases))
         .array(type::int4_array, integers(beat.idle))
         .array(type::text_array, texts(beat.frontiers))
-        .boolean(beat.rest);
+        .boolean(beat.rest)
+        .text(beat.identity);
     return statement;
 }
 
@@ -194,6 +195,7 @@ std::optional<BeatAnswer> beat_of(const Rows& rows) {
         .work = rows.integers(0, rows.column("work")),
         .paused = rows.integers(0, rows.column("paused")),
         .resumed = rows.bigints(0, rows.column("resumed")),
+        .copy = std::string(rows.bytes(0, rows.column("copy"))),
     };
 }
 

@@ -57,6 +57,7 @@ struct Beat {
     std::vector<std::int32_t> idle{};
     std::vector<std::string> frontiers{};
     bool rest = false;
+    std::string identity{};
 };
 Statement beat(const Beat& beat);
 
@@ -69,6 +70,7 @@ struct BeatAnswer {
     std::vector<std::int32_t> work;
     std::vector<std::int32_t> paused;
     std::vector<std::int64_t> resumed;  // of each of Beat::held
+    std::string copy;  // what the database is a copy of; empty if it is none
 };
 std::optional<BeatAnswer> beat_of(const Rows& rows);
 

@@ -259,7 +259,8 @@ void DatabaseHome::beat(bool rest) {
               .version = OUTBOX_VERSION,
               .lease = lease_.length(),
               .direct = direct_,
-              .rest = rest};
+              .rest = rest,
+              .identity = config_.identity};
     for (const auto& home : homes_) {
         if (const auto& held = home->held()) {
             asked_.held.push_back(held->number);
@@ -317,6 +318,11 @@ void DatabaseHome::follow_beat(const calls::BeatAnswer& answer) {
     configuration_ = answer.configuration;
     if (outdated_ && !loading_)
         load();
+    if (std::exchange(copy_, answer.copy) != answer.copy && !answer.copy.empty())
+        process_.log.warning({.database = config_.name},
+                             "nothing is delivered: " + printable(answer.copy),
+                             "If it is to deliver, and the original does not any more, call "
+                             "outbox.claim_identity().");
     for (std::size_t i = 0; i < asked_.held.size(); i++) {
         DestinationHome* const home = find(asked_.held[i]);
         const bool is_lost = std::count(answer.lost.begin(), answer.lost.end(), asked_.held[i]) > 0;

@@ -150,6 +150,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     calls::Beat asked_{};         // by the last beat
     Micros beat_not_before_ = 0;  // after a failure
     std::string configuration_;
+    std::string copy_;       // what the database was a copy of at the last beat
     bool outdated_ = false;  // settings and destinations must be read again
     bool loading_ = false;   // statements of load(), or before it, are under way
     bool greeted_ = false;   // the destinations are known

@@ -15,10 +15,12 @@ CREATE TABLE outbox.cursor (
     destination       name        NOT NULL,
     number            integer     NOT NULL DEFAULT nextval('outbox.destination_number'),
     server            oid         NOT NULL,
+    -- Before the snapshots, which have no equality: a subscriber of logical replication looks for the row that
+    -- was updated column by column, and its own row differs here.
+    system_identifier bigint      NOT NULL,
     done              pg_snapshot NOT NULL,
     upto              pg_snapshot,
     position          bigint      NOT NULL,
-    system_identifier bigint      NOT NULL,
     lease             bigint      NOT NULL,
     saved_at          timestamptz NOT NULL,
     paused            boolean     NOT NULL DEFAULT false,

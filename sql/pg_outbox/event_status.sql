@@ -17,7 +17,10 @@ BEGIN
     next_attempt_at := status.next_attempt_at;
     fails := format('since %s: %s', status.failing_since::timestamptz(0), status.last_error)
              || coalesce('; the next attempt is at ' || next_attempt_at::timestamptz(0), '');
-    IF outbox_internal.is_endpoint(destination) THEN
+    IF status.copy_of IS NOT NULL THEN
+        why := 'the destination is paused: ' || status.copy_of;
+        what_to_do := 'SELECT outbox.claim_identity() lets this database deliver.';
+    ELSIF outbox_internal.is_endpoint(destination) THEN
         SELECT e.failing_since, e.next_attempt_at,
                CASE e.state WHEN 'paused' THEN 'the endpoint is paused'
                             WHEN 'failing' THEN format('the endpoint fails since %s: %s', e.failing_since::timestamptz(0), e.last_error)

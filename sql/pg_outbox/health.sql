@@ -53,6 +53,17 @@ BEGIN ATOMIC
                'Add pg_outbox to shared_preload_libraries and restart the server.'
          WHERE NOT outbox_internal.is_preloaded()
         UNION ALL
+        SELECT 'degraded', 'server', 'no workers', pg_postmaster_start_time(), 'outbox.max_workers is 0, so the server delivers nothing',
+               'Increase outbox.max_workers and restart the server, unless that is meant.'
+         WHERE current_setting('outbox.max_workers', true) = '0'
+        UNION ALL
+        SELECT DISTINCT 'failing', 'server', 'copy', NULL::timestamptz,
+               CASE WHEN pg_is_in_recovery() THEN 'nothing would be delivered after a promotion: ' ELSE 'destinations are paused: ' END || s.copy_of,
+               CASE WHEN outbox_internal.subscription_to_log() IS NOT NULL THEN 'Use DROP SUBSCRIPTION; then outbox.claim_identity() lets it deliver.'
+                    ELSE 'If it is to deliver, and the original does not any more, call outbox.claim_identity(). If it is no copy, give the server, or outbox-relay, its identity.' END
+          FROM status AS s
+         WHERE s.copy_of IS NOT NULL
+        UNION ALL
         SELECT 'failing', 'server', 'misconfigured', w.state_since, format('nothing is delivered: %s', w.last_error),
                'Correct that; the keeper looks again by itself.'
           FROM outbox.workers() AS w
@@ -67,6 +78,7 @@ BEGIN ATOMIC
           FROM status AS s
           LEFT JOIN absent AS a ON a.kind = 'relay' AND a.id = s.server AND a.no_room
          WHERE s.state = 'stopped' AND NOT s.external AND outbox_internal.is_preloaded()
+           AND current_setting('outbox.max_workers', true) IS DISTINCT FROM '0'
         UNION ALL
         SELECT 'failing', s.object, 'no relay', s.pending_since, 'it is served by no outbox-relay',
                'Start an outbox-relay, or see its log.'
@@ -289,6 +301,6 @@ BEGIN ATOMIC
          WHERE log.size > pg_size_bytes(nullif(outbox_internal.setting('max_log_size'), '0'))
     )
     SELECT f.* FROM finding AS f
-     WHERE NOT pg_is_in_recovery()  -- the primary delivers
+     WHERE NOT pg_is_in_recovery() OR f.what = 'copy' -- the primary delivers
      ORDER BY f.severity DESC, f.object, f.what, f.since;
 END;

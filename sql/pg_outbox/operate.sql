@@ -26,7 +26,7 @@ COMMENT ON COLUMN outbox.operation.id IS 'number of the operation, in the order 
 COMMENT ON COLUMN outbox.operation.requested_at IS 'when it was requested';
 COMMENT ON COLUMN outbox.operation.requested_by IS 'the role whose rights the request was made with';
 COMMENT ON COLUMN outbox.operation.destination IS 'name of the destination or endpoint, which follows a rename; * for all';
-COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill, skip shard; detach and set aside are by the keeper, and pause of a destination or endpoint that is gone by its relay';
+COMMENT ON COLUMN outbox.operation.action IS 'pause, resume, seek, replay, cancel replay, redrive, discard, backfill, pause backfill, resume backfill, cancel backfill, skip shard, claim identity; detach and set aside are by the keeper, and pause of a destination or endpoint that is gone by its relay';
 COMMENT ON COLUMN outbox.operation.from_position IS 'highest settled position before a seek or detach';
 COMMENT ON COLUMN outbox.operation.to_position IS 'position of a seek; events above it are delivered';
 COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';

@@ -27,7 +27,7 @@ BEGIN ATOMIC
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
-                                       'selects_nothing', 'endpoint_status',
+                                       'selects_nothing', 'endpoint_status', 'refused_as_copy',
                                        'workers', 'absent_workers', 'oldest_after', 'oldest_unread_events', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for',
                                        'cluster_status', 'ask_nodes', 'node_status'] -- of all nodes of a Citus cluster

@@ -585,7 +585,9 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    IF NOT outbox_internal.share_cursor(destination) THEN
+    IF outbox_internal.copy_of(outbox_internal.own_identity()) IS NOT NULL THEN
+        RETURN;
+    ELSIF NOT outbox_internal.share_cursor(destination) THEN
         PERFORM outbox_internal.make_cursor(destination, server);
     ELSIF (SELECT c.paused FROM outbox.cursor AS c WHERE c.destination = $1) THEN
         RETURN;

@@ -31,7 +31,8 @@ CREATE TABLE outbox.relay (
     version      text        NOT NULL,
     direct       boolean     NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    leased_until timestamptz NOT NULL
+    leased_until timestamptz NOT NULL,
+    identity     text
 );
 COMMENT ON TABLE outbox.relay IS 'processes of outbox-relay that serve this database';
 COMMENT ON COLUMN outbox.relay.id IS 'random id of the process; see outbox.cursor.relay';
@@ -40,6 +41,7 @@ COMMENT ON COLUMN outbox.relay.version IS 'version of the program';
 COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so that it cannot hold locks of sessions';
 COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
 COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
+COMMENT ON COLUMN outbox.relay.identity IS 'identity that it delivers with: its own, or that of the server; see outbox.installation';
 
 CREATE UNLOGGED TABLE outbox.relay_lease (
     number integer PRIMARY KEY,
@@ -157,6 +159,7 @@ COMMENT ON FUNCTION outbox_internal.make_room_for_relay() IS 'limits the rows of
 --   work           those of `idle` that have events after their frontier, or retries that are due
 --   paused         those of `held` that an operator has paused
 --   resumed        of each of `held`, outbox.cursor.resumed
+--   copy           what the database is a copy of, so that nothing is delivered; NULL if it is none
 --
 -- `rest` asks for the wake lock; it must be false for a relay that holds it.
 CREATE FUNCTION outbox_internal.relay_beat(
@@ -170,6 +173,7 @@ CREATE FUNCTION outbox_internal.relay_beat(
     idle      integer[],
     frontiers text[],
     rest      boolean,
+    identity  text DEFAULT '',
     OUT configuration text,
     OUT resting       boolean,
     OUT holds_lock    boolean,
@@ -177,7 +181,8 @@ CREATE FUNCTION outbox_internal.relay_beat(
     OUT lost          integer[],
     OUT work          integer[],
     OUT paused        integer[],
-    OUT resumed       bigint[])
+    OUT resumed       bigint[],
+    OUT copy          text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET row_security = off
@@ -185,16 +190,18 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    soon CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
+    soon    CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
+    sender  CONSTANT text := left(coalesce(nullif(relay_beat.identity, ''), outbox_internal.own_identity(), ''), 1000);
 BEGIN
     PERFORM outbox_internal.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_beat.id) THEN
         PERFORM outbox_internal.make_room_for_relay();
     END IF;
-    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
-    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, clock_timestamp() + lease)
+    copy := outbox_internal.recognize(sender);
+    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until, identity)
+    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, clock_timestamp() + lease, sender)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
-       SET leased_until = excluded.leased_until, direct = excluded.direct;
+       SET leased_until = excluded.leased_until, direct = excluded.direct, identity = excluded.identity;
     holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);
     resting := holds_lock OR rest AND EXISTS (
         SELECT FROM pg_locks AS l
@@ -213,6 +220,11 @@ BEGIN
       JOIN outbox.destination AS d ON d.name = c.destination AND d.external;
     resumed := ARRAY(SELECT coalesce((SELECT c.resumed FROM outbox.cursor AS c WHERE c.number = h.number), 0)
                        FROM unnest(held) WITH ORDINALITY AS h(number, place) ORDER BY h.place);
+    IF copy IS NOT NULL THEN
+        free := NULL;
+        lost := held;
+        RETURN;
+    END IF;
     SELECT array_agg(h.number) INTO lost
       FROM unnest(held, leases) AS h(number, lease)
      WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
@@ -281,7 +293,8 @@ DECLARE
     locked boolean := false;
     ours   boolean;
 BEGIN
-    IF NOT outbox_internal.is_at_home() THEN -- outbox_internal.maintain() comes first
+    IF NOT outbox_internal.is_at_home() -- outbox_internal.maintain() comes first
+       OR outbox_internal.copy_of((SELECT coalesce(r.identity, '') FROM outbox.relay AS r WHERE r.id = relay_take.id)) IS NOT NULL THEN
         RETURN;
     END IF;
     BEGIN

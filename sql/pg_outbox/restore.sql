@@ -34,6 +34,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox_internal.begin_restore();
+    PERFORM outbox_internal.raise_position(NEW.position);
     SELECT CASE
              WHEN bool_and(pg_snapshot_xmax(c.done) <= outbox_internal.last_restored_xid())
              THEN greatest('3'::xid8, -- the last snapshot in which it had not finished

@@ -1,8 +1,22 @@
+-- Returns what this database is a copy of, for destinations that relays outside the server serve, or for all
+-- others; NULL if these are delivered. Views call it, for roles that may read the views and not the tables.
+CREATE FUNCTION outbox_internal.refused_as_copy(external boolean)
+RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN NOT external OR count(*) = 0 THEN outbox_internal.copy_of(outbox_internal.own_identity())
+                WHEN count(r.copy) = count(*) THEN min(r.copy) END
+      FROM (SELECT outbox_internal.copy_of(coalesce(r.identity, '')) AS copy
+              FROM outbox.relay AS r WHERE external AND r.leased_until > clock_timestamp()) AS r;
+END;
+
 -- The state of destinations, in steps: that of the relay, figures of batches and events in trouble, and the
 -- age of the oldest event, for which the log is searched for all destinations at once.
 CREATE VIEW outbox_internal.destination_state AS
 SELECT d.name AS destination,
        CASE
+         WHEN copy.original IS NOT NULL THEN 'paused'
          WHEN d.external AND NOT d.pull
          THEN coalesce(w.state, CASE WHEN p.id IS NOT NULL THEN 'starting' ELSE 'stopped' END)
          WHEN NOT d.pull
@@ -20,7 +34,7 @@ SELECT d.name AS destination,
        coalesce(w.held_keys, 0) AS held_keys,
        w.latency_p50,
        w.latency_p99,
-       w.last_error,
+       coalesce(copy.original, w.last_error) AS last_error,
        w.last_error_at,
        greatest(w.settled_position, c.position) AS position,
        c.saved_at AS cursor_saved_at,
@@ -46,8 +60,12 @@ SELECT d.name AS destination,
        c.published AS saved_published,
        c.failures AS saved_failures,
        c.position AS saved_position,
-       d.pull
+       d.pull,
+       copy.original AS copy_of
   FROM outbox.destination AS d
+  -- Asked once, not for each destination.
+  JOIN (SELECT x.external, outbox_internal.refused_as_copy(x.external) AS original FROM (VALUES (false), (true)) AS x(external) OFFSET 0) AS copy
+    ON copy.external = (d.external AND NOT d.pull)
   LEFT JOIN outbox.cursor AS c ON c.destination = d.name
   LEFT JOIN outbox.relay AS p ON d.external AND p.id = c.relay AND p.leased_until > clock_timestamp()
   LEFT JOIN outbox_internal.destination_relay AS w ON w.destination = d.name;

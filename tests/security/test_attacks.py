@@ -172,6 +172,7 @@ ATTACKS = {
     "outbox_internal.oldest_unread_events": "events",
     "outbox.destinations": "credentials in addresses",
     "outbox_internal.list_destinations": "credentials in addresses",
+    "outbox_internal.refused_as_copy": "nothing: it names the installation",
     "outbox.segment_held_by": "events",
     "outbox.skip_shard": "a shard that nothing waits for",
     "outbox.require_shard": "nothing: it reads what Citus lets everybody read",

@@ -49,6 +49,7 @@ NEEDS_NO_CALLER = {
     "outbox.backlog(name)": NO_EVENT,
     "outbox_internal.oldest_unread_events()": NO_EVENT,
     "outbox_internal.list_destinations()": NO_EVENT,
+    "outbox_internal.refused_as_copy(boolean)": NO_EVENT,
     "outbox.segment_held_by(integer)": NO_EVENT,
     "outbox.grant_fetch(regrole,name)": GRANTING,
     "outbox.grant_operate(regrole)": GRANTING,

@@ -263,11 +263,11 @@ def test_settings_have_the_defaults_of_the_extension(edition: Site, database: Da
         (row,) = database.execute("SELECT min_val, max_val FROM pg_settings WHERE name = %s", (name,))
         assert row == (least, most), name
     # About workers and DROP EXTENSION, which are not here, and settings of sessions, which no table holds. outbox-relay has
-    # settings of its own for spans.
+    # settings of its own for spans and for its identity.
     missing = database.execute("SELECT name FROM pg_settings WHERE name LIKE 'outbox.%%' AND name <> ALL (%s)",
                                ([f"outbox.{name}" for name, _ in known],))  # fmt: skip
     assert {name for (name,) in missing} == {
-        "outbox.allow_drop_with_undelivered", "outbox.default_destination", "outbox.max_workers", "outbox.max_workers_per_database",
+        "outbox.allow_drop_with_undelivered", "outbox.default_destination", "outbox.identity_file", "outbox.max_workers", "outbox.max_workers_per_database",
         "outbox.max_workers_per_role", "outbox.otlp_endpoint", "outbox.otlp_headers_file", "outbox.shared_read_size", "outbox.trace_comments", "outbox.traceparent", "outbox.tracestate",
     }  # fmt: skip
 

@@ -52,6 +52,7 @@ USERS = {
     "table outbox.delivery": NOBODY,
     "table outbox.endpoint": "operator",
     "table outbox.endpoint_state": NOBODY,
+    "table outbox.installation": NOBODY,
     "table outbox.endpoint_total": NOBODY,
     "table outbox.event": NOBODY,
     "table outbox.event_0": NOBODY,
@@ -147,6 +148,7 @@ USERS = {
     "function outbox.release(uuid)": "fetcher",
     "function outbox.replay(name,timestamp with time zone,timestamp with time zone,text,text,text,text,text,uuid[],text,outbox_internal.caller)": "operator",
     "function outbox.resume(name,text,outbox_internal.caller)": "operator",
+    "function outbox.claim_identity(text,outbox_internal.caller)": NOBODY,
     "function outbox.resume_backfill(bigint,outbox_internal.caller)": "capturer, operator",
     "function outbox.revoke_capture(regrole)": NOBODY,
     "function outbox.revoke_fetch(regrole)": NOBODY,
@@ -286,6 +288,7 @@ USERS_OF_INTERNALS = {
     "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
     "outbox_internal.oldest_unread_events": ("monitor", VIEW),
     "outbox_internal.list_destinations": ("monitor", VIEW),
+    "outbox_internal.refused_as_copy": ("monitor", VIEW),
     "outbox_internal.ask_nodes": ("monitor", VIEW),
     "outbox_internal.node_status": (
         "monitor",
@@ -481,7 +484,7 @@ def test_nothing_internal_is_for_everybody(people: People) -> None:
 def test_the_public_schemas_have_no_function_that_only_our_own_code_calls(people: People) -> None:
     """Each function of the API is for a right, is named by objects of users, or is for owners only."""
     for_owners = {
-        "adopt", "create_outbox_view", "insert_event", "refuse_change", "find_event", "find_events",
+        "adopt", "claim_identity", "create_outbox_view", "insert_event", "refuse_change", "find_event", "find_events",
         *(f"{verb}_{right}" for verb in ("grant", "revoke") for right in
           ("produce", "capture", "fetch", "operate", "monitor", "relay", "send", "read", "consume")),
     }  # fmt: skip

@@ -21,6 +21,7 @@ SELECT pg_extension_config_dump('outbox.delivery', '');
 SELECT pg_extension_config_dump('outbox.batch', '');
 SELECT pg_extension_config_dump('outbox.receipt_0', '');
 SELECT pg_extension_config_dump('outbox.receipt_1', '');
+SELECT pg_extension_config_dump('outbox.installation', '');
 SELECT pg_extension_config_dump('outbox.operation', '');
 SELECT pg_extension_config_dump('outbox.operation_id', '');
 SELECT pg_extension_config_dump('outbox.backfill_task', 'WHERE relation::oid IN (SELECT oid FROM pg_catalog.pg_class) AND role::oid IN (SELECT oid FROM pg_catalog.pg_roles)');

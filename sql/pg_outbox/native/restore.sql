@@ -6,6 +6,13 @@ RETURNS void
 LANGUAGE c VOLATILE STRICT
 AS 'MODULE_PATHNAME', 'outbox_begin_restore';
 
+-- Moves the sequence of positions up to one that came with a row, unless it has passed it: logical
+-- replication brings no sequences.
+CREATE FUNCTION outbox_internal.raise_position("position" bigint)
+RETURNS void
+LANGUAGE c VOLATILE STRICT
+AS 'MODULE_PATHNAME', 'outbox_raise_position';
+
 -- Rows adapt themselves when they are restored.
 CREATE FUNCTION outbox_internal.is_at_home()
 RETURNS boolean

@@ -69,6 +69,7 @@ BEGIN
               FROM (SELECT DISTINCT e.xid FROM outbox.event AS e WHERE e.xid < since OR e.xid >= pg_current_xact_id()) AS x
         )
         UPDATE outbox.event AS e SET xid = n.number FROM numbered AS n WHERE n.xid = e.xid;
+        PERFORM outbox_internal.raise_position((SELECT max(e.position) FROM outbox.event AS e));
         batches := ARRAY(SELECT b FROM outbox.batch AS b);
         DELETE FROM outbox.batch;
         FOREACH batch IN ARRAY batches LOOP

@@ -30,3 +30,13 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT pg_advisory_xact_lock(1869968482, -1);
 END;
+
+-- Moves the sequence of positions up to one that came with a row, unless it has passed it. The caller
+-- keeps enqueues out.
+CREATE FUNCTION outbox_internal.raise_position("position" bigint)
+RETURNS void
+LANGUAGE sql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT setval('outbox.event_position', $1) FROM outbox.event_position AS p WHERE p.last_value < $1 OR NOT p.is_called;
+END;

@@ -1,0 +1,135 @@
+-- A copy does not send. outbox.installation says which installation delivers the events of this log.
+-- It is part of the database, so a copy has it as well, and finds that it is not that installation:
+--
+--   the identity    that the server has outside its data directory, in outbox.identity_file, or that
+--                   outbox-relay has in its configuration, is another one, or there is none. This is how a
+--                   base backup or a snapshot is known. The first relay that has an identity enters it.
+--   the cluster     is another one: a dump was restored in it, which adds the row of the old one
+--   a subscription  of logical replication brings the rows of the log, and its publisher delivers them
+--
+-- pg_upgrade makes another cluster of the same installation. It keeps OIDs and transaction ids, and a
+-- restored dump does not.
+
+CREATE TABLE outbox.installation (
+    identity          text,
+    system_identifier bigint NOT NULL,
+    log               oid    NOT NULL,
+    inserted_by       xid    NOT NULL
+);
+COMMENT ON TABLE outbox.installation IS 'the installation that delivers the events of this log; a copy is not that one. A restored dump adds a row';
+COMMENT ON COLUMN outbox.installation.identity IS 'its identity outside the database; null if it has none';
+COMMENT ON COLUMN outbox.installation.system_identifier IS 'its cluster; another one after pg_upgrade';
+COMMENT ON COLUMN outbox.installation.log IS 'OID of outbox.event, which pg_upgrade keeps';
+COMMENT ON COLUMN outbox.installation.inserted_by IS 'transaction that wrote the row, which pg_upgrade keeps as well';
+
+-- Makes this installation the one that delivers.
+CREATE FUNCTION outbox_internal.set_installation(identity text)
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    DELETE FROM outbox.installation;
+    INSERT INTO outbox.installation (identity, system_identifier, log, inserted_by)
+    SELECT $1, c.system_identifier, 'outbox.event'::regclass, '0' FROM pg_control_system() AS c;
+    UPDATE outbox.installation AS i SET inserted_by = i.xmin; -- of a subtransaction, if this is one
+END;
+COMMENT ON FUNCTION outbox_internal.set_installation(text) IS 'makes this installation the one that delivers';
+DO $$
+BEGIN
+    ALTER TABLE outbox.installation REPLICA IDENTITY FULL; -- all others get one later, before they are changed
+    PERFORM outbox_internal.set_installation(NULL);
+END $$;
+
+-- Returns the name of a subscription that brings rows of this log; NULL if there is none.
+CREATE FUNCTION outbox_internal.subscription_to_log()
+RETURNS name
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT min(s.subname)
+      FROM pg_subscription_rel AS r
+      JOIN pg_subscription AS s ON s.oid = r.srsubid
+      JOIN pg_class AS c ON c.oid = r.srrelid
+     WHERE c.relnamespace = 'outbox'::regnamespace;
+END;
+
+-- Returns what this database is a copy of, for one that would send with this identity; NULL if it may send.
+-- The identity is empty where there is none, and NULL where it is not known.
+CREATE FUNCTION outbox_internal.copy_of(identity text)
+RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(
+        (SELECT format('copy by subscription "%s"', s.name) FROM outbox_internal.subscription_to_log() AS s(name) WHERE s.name IS NOT NULL),
+        (SELECT min(coalesce('copy of "' || i.identity || '"', 'copy of cluster ' || i.system_identifier))
+           FROM outbox.installation AS i
+          CROSS JOIN pg_control_system() AS c
+          WHERE i.identity <> $1
+             OR i.system_identifier <> c.system_identifier AND (i.log <> 'outbox.event'::regclass OR i.inserted_by <> i.xmin)));
+END;
+
+-- Does the same for a relay or keeper that begins to work. The first one that has an identity enters it.
+CREATE FUNCTION outbox_internal.recognize(identity text)
+RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF identity <> '' AND NOT EXISTS (SELECT FROM outbox.installation AS i WHERE i.identity IS NOT NULL) THEN
+        LOCK TABLE outbox.installation IN SHARE ROW EXCLUSIVE MODE;
+        IF outbox_internal.copy_of(identity) IS NULL
+           AND NOT EXISTS (SELECT FROM outbox.installation AS i WHERE i.identity IS NOT NULL) THEN
+            PERFORM outbox_internal.set_installation(identity);
+        END IF;
+    END IF;
+    RETURN outbox_internal.copy_of(identity);
+END $$;
+
+-- Keeps rows out that logical replication brings and that are about the publisher only: where its log
+-- goes on, and the relays that serve it.
+CREATE FUNCTION outbox_internal.skip_replicated()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NULL;
+END $$;
+
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['ring', 'receipt_turn', 'relay', 'relay_status'] LOOP
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER skip_replicated BEFORE INSERT OR UPDATE OR DELETE ON outbox.%1$I
+                 FOR EACH ROW EXECUTE FUNCTION outbox_internal.skip_replicated();
+             ALTER TABLE outbox.%1$I ENABLE REPLICA TRIGGER skip_replicated;
+             COMMENT ON TRIGGER skip_replicated ON outbox.%1$I IS ''keeps out rows that are about a publisher''',
+            name);
+    END LOOP;
+END
+$$;
+
+-- Makes this database the one that delivers its events. A copy delivers nothing before that. The
+-- identity is that of the server now; without one the next outbox-relay that has one enters its own.
+-- Errors: 55000 a subscription brings rows of the log.
+CREATE FUNCTION outbox.claim_identity(why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.refuse_restricted();
+    IF outbox_internal.subscription_to_log() IS NOT NULL THEN
+        RAISE EXCEPTION 'subscription "%" brings rows of the log', outbox_internal.subscription_to_log()
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = 'Its publisher delivers them.', HINT = 'Use DROP SUBSCRIPTION first.';
+    END IF;
+    PERFORM outbox_internal.set_installation(nullif(outbox_internal.own_identity(), ''));
+    INSERT INTO outbox.operation (requested_by, destination, action, why)
+    VALUES (caller, '*', 'claim identity', nullif(why, ''));
+    PERFORM outbox_internal.wake_for_backfill();
+    PERFORM outbox_internal.tell_relays();
+END $$;
