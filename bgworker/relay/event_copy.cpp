@@ -13,7 +13,7 @@ struct FlatHeaders {
     size_t size;
 };
 
-static void flatten_headers(Jsonb* headers, FlatHeaders* flat) {
+static void flatten_headers(Jsonb* headers, FlatHeaders* flat, bool& is_whole) {
     flat->count = 0;
     flat->size = 0;
     JsonbIterator* iterator = JsonbIteratorInit(&headers->root);
@@ -23,7 +23,7 @@ static void flatten_headers(Jsonb* headers, FlatHeaders* flat) {
            flat->count < static_cast<int>(lengthof(flat->names))) {
         const int i = flat->count;
         if (token == WJB_KEY) {
-            flat->names[i] = utf8_of(value.val.string.val, value.val.string.len);
+            flat->names[i] = readable_utf8(value.val.string.val, value.val.string.len, is_whole);
             continue;
         }
         if (token != WJB_VALUE)
@@ -32,7 +32,8 @@ static void flatten_headers(Jsonb* headers, FlatHeaders* flat) {
         switch (value.type) {
             case jbvString:
                 flat->kinds[i] = Header::Kind::string;
-                flat->values[i] = utf8_of(value.val.string.val, value.val.string.len);
+                flat->values[i] =
+                    readable_utf8(value.val.string.val, value.val.string.len, is_whole);
                 break;
             case jbvNumeric: {
                 const char* digits = DatumGetCString(
@@ -95,6 +96,9 @@ static void replace(Bytes& text, const Bytes& by, size_t& size) {
     text = by;
 }
 
+// As in outbox_internal.readable().
+static constexpr char no_utf8[] = "a name or a header of the event has no form in UTF-8";
+
 static bool copy_columns(TupleTableSlot* slot, EventBlock& block, const EventChange* change) {
     static constexpr LogColumn text_columns[] = {LogTopic,     LogAggregateType, LogAggregateId,
                                                  LogEventType, LogOrderingKey,   LogContentType};
@@ -107,8 +111,13 @@ static bool copy_columns(TupleTableSlot* slot, EventBlock& block, const EventCha
     Bytes texts[lengthof(text_columns)];
     Bytes payload = {"", 0};
     size_t size = 0;
+    bool is_whole = true;
     for (size_t i = 0; i < lengthof(text_columns); i++) {
-        texts[i] = utf8_of(values[text_columns[i]]);
+        bool is_text_whole = true;
+        texts[i] = readable_utf8(values[text_columns[i]], is_text_whole);
+        if (!is_text_whole && text_columns[i] == LogOrderingKey)
+            texts[i] = {"", 0};  // its place must not be that of another key
+        is_whole &= is_text_whole;
         size += texts[i].size;
     }
     bool has_payload = !nulls[LogPayload];
@@ -121,13 +130,19 @@ static bool copy_columns(TupleTableSlot* slot, EventBlock& block, const EventCha
         payload = bytes_of(values[LogPayload]);
     }
     size += payload.size;
-    const Bytes fault = change != nullptr ? change->fault : Bytes{"", 0};
-    size += fault.size;
     headers.count = 0;
     if (!nulls[LogHeaders]) {
-        flatten_headers(DatumGetJsonbP(values[LogHeaders]), &headers);
+        flatten_headers(DatumGetJsonbP(values[LogHeaders]), &headers, is_whole);
         size += headers.size + EventBlock::headers_bytes(headers.count);
     }
+
+    // Enqueueing refuses such a text. This row was written otherwise.
+    Bytes fault = {"", 0};
+    if (change != nullptr && change->fault.size > 0)
+        fault = change->fault;
+    else if (!is_whole)
+        fault = {no_utf8, sizeof no_utf8 - 1};
+    size += fault.size;
 
     Event* event = block.append(size);
     if (event == nullptr) {

@@ -363,7 +363,8 @@ static bool topic_matches(const TopicFilter& topics, TupleTableSlot* slot) {
     const Datum value = slot_getattr(slot, LogTopic + 1, &is_null);
     if (is_null)  // copy_event() raises an error
         return true;
-    const Bytes topic = utf8_of(value);
+    bool is_whole;  // if it is not, copy_event() says so
+    const Bytes topic = readable_utf8(value, is_whole);
     return topics.matches({topic.data, topic.size});
 }
 

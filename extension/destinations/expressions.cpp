@@ -29,7 +29,8 @@ ExpressionTexts expression_texts(List* options) {
 // -------------------------------------------------------------------------------------------------
 
 static const char* in_utf8(const char* text) {
-    return pg_server_to_any(pstrdup(text), static_cast<int>(strlen(text)), PG_UTF8);
+    const Bytes utf8 = readable_utf8(text);
+    return pnstrdup(utf8.data, utf8.size);
 }
 
 static const char* message_of(const ErrorData& error) {
@@ -185,7 +186,7 @@ void Expressions::note_fault(const ErrorData& error, EventChange& change) const 
     const int length = static_cast<int>(strlen(text));
     text[pg_mbcliplen(text, length, max_fault)] = '\0';
     change = {};
-    change.fault = utf8_of(CStringGetTextDatum(text));
+    change.fault = readable_utf8(text);
 }
 
 bool Expressions::evaluate(TupleTableSlot* row, EventChange& change) {

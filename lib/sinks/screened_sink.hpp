@@ -1,5 +1,5 @@
-// Refuses events that cannot be sent because an expression of their destination failed: a sink
-// around that of a destination with the option filter or payload.
+// Refuses events that cannot be sent, because an expression of their destination failed, or because
+// their row could not be read whole: a sink around that of each destination.
 //
 // From a batch with such events it passes on the others, except those behind a faulty one of their
 // key. When these have ended, the faulty ones are refused permanently, and those behind them are

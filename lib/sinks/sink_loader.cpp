@@ -69,9 +69,9 @@ static Result<std::unique_ptr<Sink>> create_plain_sink(const SinkContext& contex
 
 Result<std::unique_ptr<Sink>> create_sink(const SinkContext& context) {
     Result<std::unique_ptr<Sink>> sink = create_plain_sink(context);
-    if (sink && has_expressions(context.destination.options))
-        return screened(std::move(sink.value()));
-    return sink;
+    if (!sink)
+        return sink;
+    return screened(std::move(sink.value()));
 }
 
 Result<std::unique_ptr<Check>> create_check(const CheckContext& context) {

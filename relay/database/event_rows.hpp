@@ -39,7 +39,7 @@ class EventRows {
     Rows rows_;
     int position_ = -1, xid_ = -1, occurred_at_ = -1, event_id_ = -1, version_ = -1;
     int schema_version_ = -1, source_event_id_ = -1, headers_ = -1, payload_ = -1;
-    int fault_ = -1;  // only of destinations with expressions
+    int fault_ = -1;  // only if expressions may fail, or texts be unreadable
     int text_[texts] = {};
     std::vector<FlatMember> members_;
     std::string scratch_;

@@ -117,7 +117,8 @@ struct Taken {
 // Returns std::nullopt if the destination was not free.
 std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);
 
-// How the expressions of a destination are evaluated. Without a limit it has no expressions.
+// How the expressions of a destination are evaluated. Without a limit it has no expressions, and all
+// texts of its events can be read.
 struct Evaluation {
     Micros time_limit = 0;  // for a statement
 

@@ -198,6 +198,7 @@ void DestinationHome::begun(Answer answer) {
 
 calls::Evaluation DestinationHome::evaluation() const noexcept {
     const bool any =
+        !host_.settings().is_utf8 ||
         std::any_of(row_.options.begin(), row_.options.end(), [](const Option& option) {
             return option.name == filter_option.name || option.name == payload_option.name;
         });

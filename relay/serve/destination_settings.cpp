@@ -25,6 +25,8 @@ DatabaseSettings read_settings(const std::vector<calls::Setting>& settings) {
             read.system_identifier = value;
         else if (name == "notifies")
             read.notifies = value == "on";
+        else if (name == "encoding")
+            read.is_utf8 = value == "UTF8";
         else if (name == "allowed_hosts")
             read.defaults.allowed_hosts = value;
         else if (name == "connect_timeout")

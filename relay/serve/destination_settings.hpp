@@ -23,6 +23,7 @@ struct DatabaseSettings {
     Micros save_interval = seconds(1);
     Micros expression_timeout = seconds(1);
     bool notifies = true;  // enqueues notify a relay that rests
+    bool is_utf8 = true;   // otherwise rows may have texts that it cannot send
 
     bool operator==(const DatabaseSettings&) const = default;
 };

@@ -105,7 +105,8 @@ BEGIN ATOMIC
      LIMIT 1;
 END;
 
--- Gives the first row of each key its turn, and returns the keys that no row holds any more.
+-- Gives the first row of each key its turn, and returns the keys that no row holds any more. Relays
+-- know no key that is unreadable: see readable.sql.
 CREATE FUNCTION outbox_internal.promote(destination name, keys text[])
 RETURNS SETOF text
 LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
@@ -119,7 +120,7 @@ BEGIN ATOMIC
        AND first.state = 'PENDING' AND first.next_retry_at IS NULL;
     SELECT DISTINCT key
       FROM unnest(keys) AS key
-     WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox_internal.first_of_key($1, key));
+     WHERE key <> '' AND NOT EXISTS (SELECT FROM outbox_internal.first_of_key($1, key)) AND outbox_internal.is_readable(key);
 END;
 
 -- Returns the first row of outbox.delivery of each key that is held. It skips from key to key in
@@ -155,13 +156,15 @@ BEGIN ATOMIC
     SELECT key.ordering_key, key.position, key.state, key.next_retry_at FROM key LIMIT at_most;
 END;
 
--- Returns the keys that rows of outbox.delivery hold.
+-- Returns the keys that rows of outbox.delivery hold, but for unreadable ones.
 CREATE FUNCTION outbox_internal.held_keys(destination name, at_most integer)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT first.ordering_key FROM outbox_internal.first_of_keys($1, at_most) AS first;
+    SELECT first.ordering_key
+      FROM outbox_internal.first_of_keys($1, at_most) AS first
+     WHERE outbox_internal.is_readable(first.ordering_key);
 END;
 
 -- Records that a destination refused events, as retries or dead letters. Those that are not here
@@ -208,6 +211,13 @@ BEGIN
              WHERE b.state IN ('PENDING', 'RETRY') AND b.position = ANY (positions)) AS failed
      WHERE d.destination = $1 AND d.position = failed.place AND d.position = ANY (positions)
     RETURNING d.position, d.state, d.attempts;
+
+    -- A relay promotes the keys that it knows, but no unreadable one.
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        PERFORM outbox_internal.promote($1, array_agg(d.ordering_key))
+           FROM outbox.delivery AS d
+          WHERE d.destination = $1 AND d.position = ANY (positions) AND NOT outbox_internal.is_readable(d.ordering_key);
+    END IF;
 END $$;
 
 -- Puts these events behind others of their keys.

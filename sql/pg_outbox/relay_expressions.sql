@@ -1,7 +1,29 @@
--- What relays outside the server call for destinations with expressions, in place of the functions of
--- relay.sql with the same names without "expressions". They return only events that the filter
--- selects, with the payload that the destination gets. `fault` is why an event cannot be sent: it
--- becomes a dead letter. The relay runs them with a statement_timeout.
+-- What relays outside the server call for destinations with expressions, and for all in a database
+-- that is not in UTF-8, in place of the functions of relay.sql with the same names without
+-- "expressions". They return only events that the filter selects, with the payload that the
+-- destination gets. `fault` is why an event cannot be sent: it becomes a dead letter. The relay runs
+-- them with a statement_timeout.
+
+-- Returns those of the events that the filter selects, as a relay outside the server can read them.
+CREATE FUNCTION outbox_internal.events_to_send(destination name, events outbox.event[], OUT event outbox.event, OUT fault text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF getdatabaseencoding() = 'UTF8' THEN
+        RETURN QUERY SELECT a.event, a.fault FROM outbox_internal.apply_expressions(destination, events) AS a;
+    ELSIF outbox_internal.destination_option(destination, 'filter') IS NULL
+          AND outbox_internal.destination_option(destination, 'payload') IS NULL THEN
+        RETURN QUERY SELECT r.readable, r.fault FROM unnest(events) AS e CROSS JOIN LATERAL outbox_internal.readable(e) AS r;
+    ELSE
+        RETURN QUERY
+        SELECT r.readable, coalesce(outbox_internal.readable_text(a.fault), r.fault)
+          FROM outbox_internal.apply_expressions(destination, events) AS a
+         CROSS JOIN LATERAL outbox_internal.readable(a.event) AS r;
+    END IF;
+END $$;
 
 -- Returns what a relay outside the server must know when it starts, and why it cannot evaluate
 -- expressions.
@@ -95,7 +117,7 @@ BEGIN
                (a.event).version, (a.event).schema_version, (a.event).source_event_id, (a.event).topic, (a.event).aggregate_type,
                (a.event).aggregate_id, (a.event).event_type, (a.event).ordering_key, (a.event).content_type, (a.event).headers,
                (a.event).payload, a.fault
-          FROM outbox_internal.apply_expressions(destination, events) AS a
+          FROM outbox_internal.events_to_send(destination, events) AS a
          ORDER BY (a.event).position;
     END IF;
 END $$;
@@ -133,7 +155,7 @@ BEGIN
            (a.event).schema_version, (a.event).source_event_id, (a.event).topic, (a.event).aggregate_type,
            (a.event).aggregate_id, (a.event).event_type, (a.event).ordering_key, (a.event).content_type, (a.event).headers,
            (a.event).payload, a.fault
-      FROM outbox_internal.apply_expressions(destination, events) AS a
+      FROM outbox_internal.events_to_send(destination, events) AS a
      ORDER BY (a.event).position;
 END $$;
 
@@ -196,7 +218,7 @@ BEGIN
       FROM outbox_internal.relay_retries($1, $2, $3, $4, $5, $6) AS r;
     IF head.positions IS NOT NULL THEN
         SELECT array_agg(a.event ORDER BY (a.event).position), array_agg(a.fault ORDER BY (a.event).position) INTO changed, faults
-          FROM outbox_internal.apply_expressions(destination, head.events) AS a;
+          FROM outbox_internal.events_to_send(destination, head.events) AS a;
         excluded := ARRAY(SELECT p FROM unnest(head.positions) AS p
                            WHERE NOT EXISTS (SELECT FROM unnest(changed) AS c WHERE c.position = p));
         IF excluded <> '{}' THEN

@@ -96,3 +96,75 @@ def test_texts_arrive(sender: Database, reader: Reader, encoding: Encoding) -> N
     sender.execute(enqueue(texts))
     rows = wait_until(lambda: reader.execute("SELECT key, headers, payload FROM applied"), what="the event")
     assert rows == [(encoding.text, {"name": encoding.text}, {"name": encoding.text})]
+
+
+NO_UTF8 = "a name or a header of the event has no form in UTF-8"
+
+
+def enqueue_unreadable(sender: Database, encoding: Encoding, column: str, *ids: str) -> None:
+    """As an older version did, or the owner of the table."""
+    assert encoding.unreadable
+    with sender.connect() as connection, connection.transaction():
+        for id in ids:
+            connection.execute(enqueue({"aggregate_id": f"'{id}'"}))  # type: ignore[arg-type]
+        connection.execute(f"UPDATE outbox.event SET {column} = {given(column, encoding.unreadable)[column]}")  # type: ignore[arg-type]
+
+
+def wait_dead(sender: Database, count: int, since: str = "-infinity") -> list[str]:
+    """Returns the errors of the dead letters, when there are so many that have failed since then."""
+    rows = wait_until(
+        lambda: sender.execute(
+            "SELECT last_error FROM outbox.delivery WHERE state = 'DEAD' AND last_failed_at > %s ORDER BY position", (since,)
+        ),
+        lambda rows: len(rows) == count, what=f"{count} dead letters",
+    )  # fmt: skip
+    return [error for (error,) in rows]
+
+
+@with_unreadable_bytes
+@pytest.mark.parametrize("column", ["aggregate_id", "topic", "ordering_key", "headers"])
+def test_rows_that_cannot_be_read_are_dead_letters(sender: Database, encoding: Encoding, column: str) -> None:
+    sender.add_destination("d", "null:")
+    enqueue_unreadable(sender, encoding, column, "bad", "worse")
+    sender.execute(enqueue({"aggregate_id": "'good'"}))
+    assert wait_dead(sender, 2) == [NO_UTF8] * 2
+    sender.wait_published(1)
+    redriven = sender.value("SELECT clock_timestamp()::text")
+    sender.execute("SELECT outbox.redrive('d')")
+    assert wait_dead(sender, 2, redriven) == [NO_UTF8] * 2
+    sender.execute(enqueue({"aggregate_id": "'later'"}))
+    sender.wait_published(2)
+
+
+@with_unreadable_bytes
+def test_an_error_may_quote_what_cannot_be_read(sender: Database, encoding: Encoding) -> None:
+    sender.add_destination("d", "null:", filter="aggregate_id::integer > 0")
+    enqueue_unreadable(sender, encoding, "aggregate_id", "1")
+    sender.execute(enqueue({"aggregate_id": "'2'"}))
+    (error,) = wait_dead(sender, 1)
+    assert error.startswith("filter: invalid input syntax for type integer"), error
+    sender.wait_published(1)
+
+
+@in_each_encoding
+def test_what_a_receiver_cannot_store_holds_up_no_other(
+    shared_cluster: Cluster, new_database: NewDatabase, home: Database, database: Database, encoding: Encoding
+) -> None:
+    reader = Reader(shared_cluster, in_encoding(home, new_database(extension=False), encoding).name)
+    reader.execute("SET client_encoding = 'UTF8'")
+    reader.create_extension()
+    reader.subscribe()
+    database.add_destination("d", reader.inbox_url(), consumer="c", max_attempts="2", retry_base="1ms", retry_max="1ms")
+    thai = "ก"
+    for key in ("before", thai, encoding.text, "after"):
+        database.execute("SELECT outbox.enqueue('item', %s, 'Changed', '{}'::jsonb)", (key,))
+    arriving = {"before", encoding.text, "after"} | ({thai} if encoding.name == "SQL_ASCII" else set())
+    wait_until(
+        lambda: {key for (key,) in reader.execute("SELECT key FROM applied")}, lambda keys: keys == arriving,
+        what="the others",
+    )  # fmt: skip
+    dead = "SELECT aggregate_id, last_error LIKE '%has no equivalent%' FROM outbox.dead_letter"
+    wait_until(
+        lambda: database.execute(dead), lambda rows: rows == ([] if thai in arriving else [(thai, True)]),
+        what="a dead letter",
+    )  # fmt: skip

@@ -59,6 +59,10 @@ class Questions {
     bool has_no_memory() const noexcept { return failed_; }
 
   private:
+    static constexpr const char* time_of_event =
+        "; its records have the time of their events, by which it can delete old ones before they "
+        "are read (see its retention.ms and the option \"timestamp\")";
+
     using Metadata =
         std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
 
@@ -156,7 +160,8 @@ class Questions {
             return {subject, false, printable(rd_kafka_err2str(found.err))};
         return {subject, true,
                 "it exists, with " + std::to_string(found.partition_cnt) +
-                    (found.partition_cnt == 1 ? " partition" : " partitions")};
+                    (found.partition_cnt == 1 ? " partition" : " partitions") +
+                    (options_.has_time_of_event ? time_of_event : "")};
     }
 
     // Returns nullptr if there is no answer; error_ then says why.

@@ -38,6 +38,13 @@ static constexpr OptionSpec json_payload{
     .choices = {"unchanged", "compact", "string"},
     .default_value = "unchanged",
     .description = "a JSON payload as it is, without white space, or as the text of a JSON string"};
+static constexpr OptionSpec timestamp{
+    .name = "timestamp",
+    .type = OptionType::choice,
+    .choices = {"published", "occurred"},
+    .default_value = "published",
+    .description =
+        "time of a record: when it is sent, or occurred_at; brokers delete records by it"};
 static constexpr OptionSpec topic{
     .name = "topic",
     .type = OptionType::name,
@@ -108,6 +115,7 @@ static constexpr std::array options{connect_timeout_option,
                                     headers,
                                     json_key,
                                     json_payload,
+                                    timestamp,
                                     topic,
                                     partitioner,
                                     partition_header,
@@ -233,6 +241,7 @@ KafkaOptions kafka_options(const Destination& destination) {
         .topic = values.name(topic),
         .form = record_form(values),
         .schemas = schema_options(values),
+        .has_time_of_event = values.text(timestamp) == "occurred",
         .tombstone_after =
             values.has(tombstone_after)
                 ? std::optional(TopicFilter::parse(values.text(tombstone_after)).value())

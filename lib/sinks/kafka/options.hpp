@@ -24,6 +24,7 @@ struct KafkaOptions {
     TextTemplate topic;
     RecordForm form;
     SchemaOptions schemas;
+    bool has_time_of_event = false;
     std::optional<TopicFilter> tombstone_after;  // types of events
     std::string partitioner;
     std::string partition_header;  // header with the partition; if empty, the partitioner decides

@@ -35,7 +35,9 @@ class Headers {
 };
 
 Producer::Producer(const KafkaOptions& options, int wake)
-    : partitioner_(options.partitioner), client_(options, wake) {}
+    : partitioner_(options.partitioner),
+      has_time_of_event_(options.has_time_of_event),
+      client_(options, wake) {}
 
 Producer::~Producer() = default;
 
@@ -62,8 +64,11 @@ void Producer::ask_about(rd_kafka_topic_t* topic) noexcept {
         rd_kafka_metadata_destroy(metadata);
 }
 
-static std::int64_t timestamp_of(const Event& event) {
-    return std::max<std::int64_t>(1, event.occurred_at / 1000);  // 0 would be "now"
+// A broker deletes a record when it is older than the topic keeps records. One with the time of an
+// old event could be gone before a consumer has read it.
+std::int64_t Producer::timestamp_of(const Event& event) const noexcept {
+    constexpr std::int64_t now = 0;
+    return has_time_of_event_ ? std::max(now + 1, event.occurred_at / 1000) : now;
 }
 
 // Must not be rd_kafka_produceva(), which frees headers twice when the partition does not exist

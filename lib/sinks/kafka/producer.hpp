@@ -91,6 +91,7 @@ class Producer {
         Placement* placement = nullptr;
     };
     Topic& topic(const std::string& name);
+    std::int64_t timestamp_of(const Event& event) const noexcept;
     void ask_about(rd_kafka_topic_t* topic) noexcept;
     void take_reports(rd_kafka_event_t* event, std::vector<Delivery*>& reported);
     void take_error(rd_kafka_event_t* event);
@@ -107,6 +108,7 @@ class Producer {
     };
 
     const std::string partitioner_;
+    const bool has_time_of_event_;
     KafkaClient client_;
     Topics topics_;  // destroyed before the client
     std::string framed_;

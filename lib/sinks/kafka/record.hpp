@@ -1,5 +1,4 @@
-// An event as a record of Kafka: its value and its headers. Key and timestamp are those of the
-// event.
+// An event as a record of Kafka: its key, its value and its headers.
 //
 //   format      value                    headers
 //   attributes  the payload              event_id, event_type, aggregate_type, aggregate_id, version,

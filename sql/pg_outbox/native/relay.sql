@@ -19,6 +19,8 @@ BEGIN ATOMIC
     UNION ALL
     SELECT 'database', current_database()
     UNION ALL
+    SELECT 'encoding', getdatabaseencoding()
+    UNION ALL
     SELECT 'system_identifier', s.system_identifier::text FROM pg_control_system() AS s
     UNION ALL
     SELECT 'notifies', 'on';

@@ -78,7 +78,7 @@ def test_key_timestamp_and_trace_of_a_record(kafka: KafkaSink, db: Database) -> 
     occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, UTC)
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for format, prefix in (("attributes", ""), ("binary", "ce_"), ("structured", "")):
-        kafka.create(format=format, start="end")
+        kafka.create(format=format, start="end", timestamp="occurred")
         headers_in = json.dumps({"traceparent": trace})
         enqueue_record(db, b"x", occurred_at=occurred_at, ordering_key="k ä", headers=headers_in)
         record = receive_one(kafka)
@@ -88,6 +88,17 @@ def test_key_timestamp_and_trace_of_a_record(kafka: KafkaSink, db: Database) -> 
         assert headers["traceparent"] == trace
         assert headers.get(f"{prefix}traceparent") == trace
         db.execute("DROP SERVER d CASCADE")
+
+
+def test_an_old_event_is_as_new_as_others_for_the_broker(kafka: KafkaSink, db: Database) -> None:
+    """It deletes records by their time."""
+    kafka.add_topic(**{"retention.ms": "3600000"})
+    kafka.create()
+    began = datetime.now(UTC)
+    enqueue_record(db, b"x", occurred_at=datetime(1970, 1, 1, tzinfo=UTC))
+    record = receive_one(kafka)
+    assert record.timestamp()[1] >= int(began.timestamp() * 1000)
+    assert headers_of(record)["occurred_at"].startswith("1970-01-01T00:00:00")
 
 
 def test_an_event_without_payload_is_a_tombstone(kafka: KafkaSink, db: Database) -> None:
@@ -431,6 +442,13 @@ def test_the_check_of_a_cluster_and_its_topics(kafka: KafkaSink, db: Database) -
     assert found[f'topic "{kafka.place}-item.events"'] == (True, "it exists, with 3 partitions")
     assert check(db, "other")[f'topic "{kafka.place}-other"'] == (False, "it does not exist (create it)")
     assert kafka.messages() == []
+
+
+def test_the_check_warns_of_the_time_of_old_events(kafka: KafkaSink, db: Database) -> None:
+    kafka.add_topic()
+    kafka.create(timestamp="occurred")
+    ok, detail = check(db, "item.events")[f'topic "{kafka.place}-item.events"']
+    assert ok and "retention.ms" in detail and '"timestamp"' in detail
 
 
 def test_the_check_of_a_cluster_that_cannot_be_reached(kafka: KafkaSink, db: Database) -> None:

@@ -232,6 +232,7 @@ TEST(Destination, OfKafkaHasBrokersToBeginWith) {
     EXPECT_EQ(plain.partitioner, "murmur2_random");
     EXPECT_EQ(plain.compression, "") << "the best there is";
     EXPECT_EQ(plain.max_request_size, 1'000'000u);
+    EXPECT_FALSE(plain.has_time_of_event) << "brokers delete old records";
     const KafkaOptions other = kafka_options(
         destination({{"url", "kafkas://b1:9093,[::1]:9094,b3/"}, {"sasl_mechanism", "PLAIN"}},
                     {{"user", "u"}, {"password", "p"}}));

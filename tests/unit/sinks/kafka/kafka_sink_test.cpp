@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <deque>
 #include <set>
 
@@ -90,9 +91,27 @@ class KafkaSink : public DrivenSink {
     std::deque<Batch> batches_;
 };
 
-TEST_F(KafkaSink, ConfirmsWhatTheBrokerHasTaken) {
+static std::int64_t milliseconds_now() {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+}
+
+// By the time of an old event a broker could delete the record before it is read.
+TEST_F(KafkaSink, ARecordHasTheTimeAtWhichItIsSent) {
     cluster_.add_topic("video.events");
     create();
+    const std::int64_t began = milliseconds_now();
+    EXPECT_EQ(send(batch(1)).fate, Fate::confirmed);
+    const std::vector<MockRecord> records = cluster_.records("video.events");
+    ASSERT_EQ(records.size(), 1u);
+    EXPECT_GE(records[0].timestamp, began);
+    EXPECT_LE(records[0].timestamp, milliseconds_now());
+}
+
+TEST_F(KafkaSink, ConfirmsWhatTheBrokerHasTaken) {
+    cluster_.add_topic("video.events");
+    create({{"timestamp", "occurred"}});
     const Outcome outcome = send(batch(3));
     EXPECT_EQ(outcome.fate, Fate::confirmed) << outcome.error;
     EXPECT_TRUE(outcome.of_events.empty());
@@ -353,7 +372,7 @@ TEST_F(KafkaSink, ASinkThatGoesWaitsForNothing) {
 
 TEST_F(KafkaSink, ATombstoneFollowsAnEventThatDeletes) {
     cluster_.add_topic("video.events", 4);
-    create({{"tombstone_after", "*Deleted"}, {"receipts", "on"}});
+    create({{"tombstone_after", "*Deleted"}, {"receipts", "on"}, {"timestamp", "occurred"}});
     Batch& sent = numbered(3, 1);
     sent.events[1]->event_type = "VideoDeleted";
     Outcome outcome = send(sent);
