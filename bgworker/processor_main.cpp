@@ -161,7 +161,7 @@ static void process(const Message& message) {
     DeliveryStats& stats = shared->slots[my_slot].stats;
     if (done) {
         const TimestampTz processed_at = GetCurrentTimestamp();
-        const Micros now = SystemClock{}.now();
+        const Micros now = steady_now();
         stats.settled(time_between(message.occurred_at, processed_at), 0, now);
         waits.add(time_between(message.received_at, processed_at), now);
     } else if (!held) {
@@ -198,11 +198,11 @@ static void save_progress(bool at_once) {
     static SPIPlanPtr plan = nullptr;
     static uint64 saved_done = 0, saved_failed = 0;
     static LatencyBuckets::Figures saved_latencies;
-    static TimestampTz saved_at = 0;
+    static Micros saved_at = 0;
     const DeliveryStats& stats = shared->slots[my_slot].stats;
     const uint64 done = stats.delivered, failed = stats.failures;
     const LatencyBuckets::Figures latencies = stats.latencies.figures();
-    const TimestampTz now = GetCurrentTimestamp();
+    const Micros now = steady_now();
     if ((done == saved_done && failed == saved_failed) ||
         (!at_once && now - saved_at < save_interval))
         return;
@@ -235,9 +235,8 @@ static void save_progress(bool at_once) {
 // Removes rows older than the deduplication window. Any processor of the database may do it.
 static void prune_now_and_then() {
     static SPIPlanPtr plan = nullptr;
-    static TimestampTz pruned_at = 0;
-    const TimestampTz now = GetCurrentTimestamp();
-    if (now - pruned_at < prune_interval)
+    static Micros due = 0;
+    if (steady_now() < due)
         return;
     if (!begin_sql_work("pruning the deduplication window", "pg_inbox"))
         proc_exit(0);
@@ -248,7 +247,7 @@ static void prune_now_and_then() {
     const bool more = DatumGetBool(result_value(0, 1, &is_null));
     end_sql_work();
     if (!more)
-        pruned_at = now;
+        due = steady_now() + prune_interval;
 }
 
 static void work() {

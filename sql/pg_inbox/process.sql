@@ -36,7 +36,7 @@ BEGIN
          WHERE m.consumer_id = next_messages.consumer_id
            AND NOT EXISTS (SELECT FROM inbox.waiting AS w
                             WHERE w.consumer_id = m.consumer_id AND w.event_id = m.event_id
-                              AND w.next_attempt_at > clock_timestamp())
+                              AND inbox_internal.due_at(w) > clock_timestamp())
            AND (m.ordering_key = ''
                 OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                                 WHERE o.consumer_id = m.consumer_id
@@ -54,7 +54,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
-    RETURN (SELECT min(w.next_attempt_at)
+    RETURN (SELECT min(inbox_internal.due_at(w))
               FROM inbox.waiting AS w
              WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
                AND (w.ordering_key = ''

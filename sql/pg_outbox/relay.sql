@@ -31,7 +31,8 @@ CREATE TABLE outbox.relay (
     version      text        NOT NULL,
     direct       boolean     NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    leased_until timestamptz NOT NULL
+    leased_until timestamptz NOT NULL,
+    leased_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.relay IS 'processes of outbox-relay that serve this database';
 COMMENT ON COLUMN outbox.relay.id IS 'random id of the process; see outbox.cursor.relay';
@@ -40,6 +41,7 @@ COMMENT ON COLUMN outbox.relay.version IS 'version of the program';
 COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so that it cannot hold locks of sessions';
 COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
 COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
+COMMENT ON COLUMN outbox.relay.leased_at IS 'when it renewed the lease';
 
 CREATE UNLOGGED TABLE outbox.relay_lease (
     number integer PRIMARY KEY,
@@ -124,6 +126,21 @@ BEGIN ATOMIC
                               AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid::bigint = cursor.number);
 END;
 
+-- After the clock was set back, leases that seem to begin later begin now. So a relay that is gone keeps
+-- its destinations no longer than its lease.
+CREATE FUNCTION outbox_internal.bound_relays()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH ahead AS MATERIALIZED (
+        SELECT r.id, clock_timestamp() AS now FROM outbox.relay AS r WHERE r.leased_at > clock_timestamp() FOR UPDATE SKIP LOCKED
+    )
+    UPDATE outbox.relay AS r SET leased_at = a.now, leased_until = a.now + (r.leased_until - r.leased_at)
+      FROM ahead AS a
+     WHERE r.id = a.id;
+END;
+
 -- Makes room for one more process of outbox-relay. Ids are random, so a role that may deliver could
 -- make rows without end.
 -- Errors: 53400 there are too many.
@@ -183,16 +200,17 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    soon CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
+    now CONSTANT timestamptz := clock_timestamp();
 BEGIN
     PERFORM outbox_internal.check_lease_time(lease);
+    PERFORM outbox_internal.bound_relays();
     IF NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_beat.id) THEN
         PERFORM outbox_internal.make_room_for_relay();
     END IF;
-    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until)
-    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, clock_timestamp() + lease)
+    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until, leased_at)
+    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, now + lease, now)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
-       SET leased_until = excluded.leased_until, direct = excluded.direct;
+       SET leased_until = excluded.leased_until, leased_at = excluded.leased_at, direct = excluded.direct;
     holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);
     resting := holds_lock OR rest AND EXISTS (
         SELECT FROM pg_locks AS l
@@ -217,9 +235,7 @@ BEGIN
       FROM unnest(idle, frontiers) AS i(number, frontier)
      WHERE EXISTS (SELECT FROM outbox_internal.window_events(i.frontier::pg_snapshot, pg_current_snapshot()))
         OR EXISTS (SELECT FROM outbox.cursor AS c
-                     JOIN outbox.delivery AS e ON e.destination = c.destination
-                    WHERE c.number = i.number AND e.next_retry_at <= soon AND e.next_retry_at <= clock_timestamp()
-                      AND e.lock_token IS NULL);
+                    WHERE c.number = i.number AND outbox_internal.next_retry(c.destination) <= 0);
 END $$;
 
 -- Gives up the wake lock of a relay outside the server, which ends its rest. Relays that rest
@@ -741,19 +757,6 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
     RETURN outcome;
 END $$;
-
--- Returns the seconds until the next retry of a destination is due; NULL if there is none.
-CREATE FUNCTION outbox_internal.next_retry(destination name)
-RETURNS double precision
-LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT least(greatest(extract(epoch FROM d.next_retry_at - clock_timestamp()), 0), 3600)
-      FROM outbox.delivery AS d
-     WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL AND isfinite(d.next_retry_at)
-     ORDER BY d.next_retry_at
-     LIMIT 1;
-END;
 
 -- Records the outcome of events in trouble, for a relay outside the server. Arrays of one kind
 -- belong together. `settled_from` and `committed` are those of settle_retries(), or NULL. Returns
