@@ -36,6 +36,7 @@ bool child_lives(Child* child) {
 
     release_reserved_slot(child->slot, child->ticket);  // if the worker died before it attached
     child->failed = !ended_well(child->slot, child->ticket);
+    child->unfinished = unfinished_message(child->slot, child->ticket);
     pfree(child->handle);
     child->handle = nullptr;
     child->slot = -1;
@@ -156,6 +157,7 @@ static Refusal launch(Child* child, const WorkerIdentity& identity, const char* 
         return refusal;
     worker.bgw_main_arg = slot_argument(slot);
     const std::uint32_t ticket = shared->slots[slot].ticket;
+    shared->slots[slot].unfinished = child->unfinished;
     if (!RegisterDynamicBackgroundWorker(&worker, &child->handle)) {
         release_reserved_slot(slot, ticket);
         return Refusal::no_process;

@@ -23,7 +23,8 @@ struct Child {
     Micros started_at;  // this and the next are steady_now()
     Micros not_before;
     Micros pause;
-    int deaths;  // in a row, each after a short life
+    int deaths;               // in a row, each after a short life
+    std::int64_t unfinished;  // the message at which a processor has ended; 0 if none
     Micros paid_until;
     TimestampTz held_back_until;  // as last reported in the server log
     bool failed;                  // it ended with an error; for its parent, which clears this
