@@ -257,6 +257,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    LOCK TABLE outbox.cursor, outbox.delivery IN ROW EXCLUSIVE MODE; -- as take_control() does
     SELECT 'ok', c.destination INTO outcome, destination
       FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
      WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease
