@@ -248,7 +248,7 @@ def test_metrics_are_openmetrics_text(served: Consumer) -> None:
     families = list(parser.text_string_to_metric_families(served.value("SELECT inbox.metrics()")))
     assert len({family.name for family in families}) == len(families)
     samples = {
-        (sample.name, sample.labels["consumer"], sample.labels.get("quantile", sample.labels.get("le"))): sample.value
+        (sample.name, sample.labels.get("consumer"), sample.labels.get("quantile", sample.labels.get("le"))): sample.value
         for family in families for sample in family.samples
     }  # fmt: skip
     assert {sample.labels["database"] for family in families for sample in family.samples} == {served.name}
@@ -317,6 +317,23 @@ def test_a_message_that_crashes_the_server_becomes_a_dead_letter(make_cluster: M
             cluster.kill_and_recover(pid)
     served.wait_dead(bad)
     served.wait_applied(good)
+
+
+def test_a_standby_is_not_down(make_cluster: MakeCluster) -> None:
+    primary = make_cluster()
+    consumer = Consumer(primary, create_database(primary, extension=False).name)
+    consumer.create_extension()
+    consumer.subscribe()
+    consumer.wait_applied(consumer.send("a"))
+    standby = primary.make_standby().start()
+    try:
+        copy = Consumer(standby, consumer.name)
+        wait_until(copy.applied, what="the message to reach the standby")
+        assert copy.state()["state"] == "standby" and copy.findings() == []
+        metrics = copy.value("SELECT inbox.metrics()")
+        assert "inbox_up{" not in metrics and f'inbox_in_recovery{{database="{copy.name}"}} 1' in metrics
+    finally:
+        standby.destroy()
 
 
 def test_a_message_that_waits_can_be_discarded(consumer: Consumer) -> None:
