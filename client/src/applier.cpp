@@ -181,10 +181,10 @@ void Applier::apply(std::span<Item> items) {
             shared_.log(Level::warning, std::string("the database is lost: ") + error.what());
         } catch (const StatementError& error) {
             if (is_fatal(error))
-                throw DatabaseError(
-                    error.sqlstate(),
-                    std::string(error.what()) +
-                        "\nHINT: The database needs pg_inbox, and the role inbox.grant_consume().");
+                throw DatabaseError(error.sqlstate(), std::string(error.what()) +
+                                                          "\nHINT: The database needs pg_inbox of "
+                                                          "the version of this library, and the "
+                                                          "role inbox.grant_consume().");
             shared_.log(Level::warning, std::string("the database failed: ") + error.what() +
                                             " (SQLSTATE " + error.sqlstate() + ")");
         }
