@@ -73,21 +73,20 @@ static Step take_step() {
 // Returns the milliseconds to wait after a batch, so that no more rows per second are read than
 // allowed. Up to a second of lost time is made up for.
 static long pause_after(const Step& step) {
-    static TimestampTz due = GetCurrentTimestamp();
+    static Micros due = steady_now();
     if (step.rate == 0)
         return 0;
-    const TimestampTz now = GetCurrentTimestamp();
-    due = std::max(due, now - USECS_PER_SEC) + step.rows * USECS_PER_SEC / step.rate;
+    const Micros now = steady_now();
+    due = std::max(due, now - seconds(1)) + step.rows * seconds(1) / step.rate;
     return due > now ? static_cast<long>((due - now) / 1000) : 0;
 }
 
 // Waits for the whole pause, because the latch may be set for other reasons.
 static void wait_milliseconds(long pause) {
-    const TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause);
-    while (pause > 0 && !reload_is_due()) {
-        wait_for_latch(pause, "OutboxBackfillPause");
+    const Micros end = steady_now() + milliseconds(pause);
+    for (Micros now = steady_now(); now < end && !reload_is_due(); now = steady_now()) {
+        wait_for_latch(milliseconds_until(end, now), "OutboxBackfillPause");
         handle_signals();
-        pause = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
     }
 }
 

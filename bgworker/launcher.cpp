@@ -29,18 +29,17 @@ namespace outbox {
 static constexpr int keepers_looking_at_once = 4;
 // A keeper that looks for longer than this waits for something in its database. The other databases
 // must not wait for it.
-static constexpr int milliseconds_to_look = 5'000;
+static constexpr Micros time_to_look = seconds(5);
 // Any role can make the launcher look for databases, but not more often than this.
-static constexpr int milliseconds_between_scans = 100;
+static constexpr Micros time_between_scans = milliseconds(100);
 
 struct DatabaseEntry {
     Oid database;  // hash key
     NameData name;
-    Oid account;  // the role that its keeper counts for: its owner, unless that is a superuser
-    bool exists;  // as of the last scan
-    bool check;   // a keeper should look at it
-    TimestampTz
-        ask_at;  // when one should look at the latest; DT_NOEND if a change has to come first
+    Oid account;    // the role that its keeper counts for: its owner, unless that is a superuser
+    bool exists;    // as of the last scan
+    bool check;     // a keeper should look at it
+    Micros ask_at;  // when one should look at the latest; `never` if a change has to come first
     Child keeper;
 };
 
@@ -64,7 +63,7 @@ static void note_database(const FormData_pg_database* row) {
         static_cast<DatabaseEntry*>(hash_search(databases, &row->oid, HASH_ENTER, &found));
     if (!found) {
         entry->check = true;
-        entry->ask_at = DT_NOEND;
+        entry->ask_at = never;
         init_child(&entry->keeper);
     }
     entry->name = row->datname;
@@ -114,7 +113,7 @@ static bool keeper_lives(DatabaseEntry* entry) {
     const bool lives = child_lives(&entry->keeper);
     if (slot >= 0 && !lives)
         if (const long pause = ask_again_in(slot, entry->keeper.ticket); pause >= 0)
-            entry->ask_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause);
+            entry->ask_at = steady_now() + milliseconds(pause);
     entry->check |= entry->keeper.failed;
     entry->keeper.failed = false;
     return lives;
@@ -139,25 +138,23 @@ static bool take_changes() {
 static long tend_keepers() {
     int looking = 0;
     long timeout = -1;
-    const TimestampTz now = GetCurrentTimestamp();
+    const Micros now = steady_now();
     for_each_database([&](DatabaseEntry* entry) {
         if (!keeper_lives(entry) ||
             shared->slots[entry->keeper.slot].state != WorkerState::starting)
             return;
-        const TimestampTz until =
-            TimestampTzPlusMilliseconds(entry->keeper.started_at, milliseconds_to_look);
+        const Micros until = entry->keeper.started_at + time_to_look;
         if (until <= now)
             return;
         looking++;
-        timeout = shorter_timeout(timeout, TimestampDifferenceMilliseconds(now, until) + 1);
+        timeout = shorter_timeout(timeout, milliseconds_until(until, now));
     });
 
     for_each_database([&](DatabaseEntry* entry) {
         if (entry->ask_at <= now)
             entry->check = true;
-        else if (entry->ask_at != DT_NOEND)
-            timeout =
-                shorter_timeout(timeout, TimestampDifferenceMilliseconds(now, entry->ask_at) + 1);
+        else
+            timeout = shorter_timeout(timeout, milliseconds_until(entry->ask_at, now));
         if (!entry->exists || !entry->check || looking >= keepers_looking_at_once)
             return;
         const std::uint32_t before = entry->keeper.ticket;
@@ -166,7 +163,7 @@ static long tend_keepers() {
         // Only a keeper started now sees the change: one that lives may be about to leave.
         if (entry->keeper.ticket != before) {
             entry->check = false;
-            entry->ask_at = DT_NOEND;
+            entry->ask_at = never;
             looking++;
         }
     });
@@ -198,15 +195,15 @@ extern "C" PGDLLEXPORT void outbox_launcher_main(Datum) {
     databases = hash_create("outbox databases", 64, &control, HASH_ELEM | HASH_BLOBS);
 
     scan_databases();
-    TimestampTz next_scan = 0;
+    Micros next_scan = 0;
     while (true) {
-        const TimestampTz now = GetCurrentTimestamp();
+        const Micros now = steady_now();
         long timeout = -1;
         if (now < next_scan) {
-            timeout = TimestampDifferenceMilliseconds(now, next_scan) + 1;
+            timeout = milliseconds_until(next_scan, now);
         } else if (take_changes()) {
             scan_databases();
-            next_scan = TimestampTzPlusMilliseconds(now, milliseconds_between_scans);
+            next_scan = now + time_between_scans;
         }
         timeout = shorter_timeout(timeout, tend_keepers());
         wait_for_latch(timeout, "OutboxLauncherMain");

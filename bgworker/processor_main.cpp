@@ -12,6 +12,7 @@
 #include "bgworker/base/query_result.hpp"
 #include "bgworker/base/worker.hpp"
 #include "core/backoff.hpp"
+#include "extension/base/crashes.hpp"
 #include "extension/base/hooks.hpp"
 #include "extension/base/settings.hpp"
 
@@ -144,10 +145,35 @@ static Micros time_between(TimestampTz from, TimestampTz to) {
     return pg_sub_s64_overflow(to, from, &difference) ? 0 : difference;
 }
 
+// Counts a failed attempt of a message that ended the processor, or the server with it.
+static void count_end(int64 message, const CrashNote* crash) {
+    if (!begin_sql_work("counting a message that ended the processor", "pg_inbox"))
+        proc_exit(0);
+    Datum values[] = {consumer(), Int64GetDatum(message),
+                      TimestampTzGetDatum(crash != nullptr ? crash->at : 0)};
+    const char nulls[] = {' ', ' ', crash != nullptr ? ' ' : 'n'};
+    SPIPlanPtr plan =
+        plan_of("SELECT inbox_internal.record_end($1, $2, $3)", {INT4OID, INT8OID, TIMESTAMPTZOID});
+    execute_for_row(plan, values, nulls, VOIDOID);
+    end_sql_work();
+}
+
+// No way in which a handler ends its process may keep its message from becoming a dead letter.
+static void count_ends() {
+    WorkerSlot& slot = shared->slots[my_slot];
+    if (slot.unfinished != 0)
+        count_end(slot.unfinished, nullptr);
+    slot.unfinished = 0;
+    const CrashNote* crash = crashes_of({slot.kind, slot.database, slot.object, slot.role});
+    if (crash != nullptr && crash->at_work != 0)
+        count_end(crash->at_work, crash);
+}
+
 static void process(const Message& message) {
     static SPIPlanPtr plan = nullptr;
     if (!begin_sql_work("processing a message", "pg_inbox"))
         proc_exit(0);
+    shared->slots[my_slot].at_work = message.seq;
     if (plan == nullptr)
         plan =
             plan_of("SELECT inbox_internal.process($1, $2, $3)", {INT4OID, INT8OID, TEXTARRAYOID});
@@ -156,12 +182,13 @@ static void process(const Message& message) {
     bool held;
     const bool done = DatumGetBool(result_value(0, 1, &held));
     end_sql_work();
+    shared->slots[my_slot].at_work = 0;
     forget_handlers();
 
     DeliveryStats& stats = shared->slots[my_slot].stats;
     if (done) {
         const TimestampTz processed_at = GetCurrentTimestamp();
-        const Micros now = SystemClock{}.now();
+        const Micros now = steady_now();
         stats.settled(time_between(message.occurred_at, processed_at), 0, now);
         waits.add(time_between(message.received_at, processed_at), now);
     } else if (!held) {
@@ -198,11 +225,11 @@ static void save_progress(bool at_once) {
     static SPIPlanPtr plan = nullptr;
     static uint64 saved_done = 0, saved_failed = 0;
     static LatencyBuckets::Figures saved_latencies;
-    static TimestampTz saved_at = 0;
+    static Micros saved_at = 0;
     const DeliveryStats& stats = shared->slots[my_slot].stats;
     const uint64 done = stats.delivered, failed = stats.failures;
     const LatencyBuckets::Figures latencies = stats.latencies.figures();
-    const TimestampTz now = GetCurrentTimestamp();
+    const Micros now = steady_now();
     if ((done == saved_done && failed == saved_failed) ||
         (!at_once && now - saved_at < save_interval))
         return;
@@ -235,9 +262,8 @@ static void save_progress(bool at_once) {
 // Removes rows older than the deduplication window. Any processor of the database may do it.
 static void prune_now_and_then() {
     static SPIPlanPtr plan = nullptr;
-    static TimestampTz pruned_at = 0;
-    const TimestampTz now = GetCurrentTimestamp();
-    if (now - pruned_at < prune_interval)
+    static Micros due = 0;
+    if (steady_now() < due)
         return;
     if (!begin_sql_work("pruning the deduplication window", "pg_inbox"))
         proc_exit(0);
@@ -248,7 +274,7 @@ static void prune_now_and_then() {
     const bool more = DatumGetBool(result_value(0, 1, &is_null));
     end_sql_work();
     if (!more)
-        pruned_at = now;
+        due = steady_now() + prune_interval;
 }
 
 static void work() {
@@ -260,6 +286,7 @@ static void work() {
 }
 
 static void process_messages() {
+    count_ends();
     Backoff poll(milliseconds(settings::poll_min), milliseconds(settings::poll_max), random_seed());
     while (true) {
         if (handle_signals() || reload_requested())
@@ -280,6 +307,14 @@ static void process_messages() {
             wait_for_latch(shorter_timeout(due, static_cast<long>(poll.next() / 1000 + 1)),
                            "OutboxProcessorMain");
     }
+}
+
+// Returns whether an error is not of the message, but of the role or the server: the disk is full, memory or
+// connections are used up, files cannot be read, it is no longer the primary.
+static bool is_trouble(int code) {
+    return code == ERRCODE_INSUFFICIENT_PRIVILEGE || code == ERRCODE_READ_ONLY_SQL_TRANSACTION ||
+           ERRCODE_TO_CATEGORY(code) == ERRCODE_INSUFFICIENT_RESOURCES ||
+           ERRCODE_TO_CATEGORY(code) == ERRCODE_SYSTEM_ERROR;
 }
 
 // Errors of handlers do not come here. So the consumer was given away or a right was revoked, which
@@ -309,6 +344,8 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     { process_messages(); }
     PG_CATCH();
     {
+        if (is_trouble(geterrcode()))
+            shared->slots[my_slot].at_work = 0;
         if (geterrcode() != ERRCODE_INSUFFICIENT_PRIVILEGE)
             PG_RE_THROW();
         end_without_right();

@@ -6,16 +6,16 @@
 namespace outbox {
 
 // A worker that lived for this long is healthy: it is started again without a pause.
-static constexpr int healthy_milliseconds = 60'000;
-static constexpr int first_pause = 1'000;
-static constexpr int max_restart_pause = 60'000;
+static constexpr Micros healthy_time = seconds(60);
+static constexpr Micros first_pause = seconds(1);
+static constexpr Micros max_restart_pause = seconds(60);
 // However short the pauses are, at most starts_at_once starts in a row, then one per
-// milliseconds_per_start.
+// time_per_start.
 static constexpr int starts_at_once = 4;
-static constexpr int milliseconds_per_start = 2'000;
+static constexpr Micros time_per_start = seconds(2);
 // A worker without a free slot is told when there may be one. It also looks by itself after this
 // time.
-static constexpr int wait_for_room = 10'000;
+static constexpr Micros wait_for_room = seconds(10);
 
 // ---------------------------------------------------------------------------------------------
 // Looking after workers
@@ -36,19 +36,19 @@ bool child_lives(Child* child) {
 
     release_reserved_slot(child->slot, child->ticket);  // if the worker died before it attached
     child->failed = !ended_well(child->slot, child->ticket);
+    child->unfinished = unfinished_message(child->slot, child->ticket);
     pfree(child->handle);
     child->handle = nullptr;
     child->slot = -1;
-    const TimestampTz now = GetCurrentTimestamp();
-    if (!child->failed ||
-        TimestampDifferenceExceeds(child->started_at, now, healthy_milliseconds)) {
+    const Micros now = steady_now();
+    if (!child->failed || now - child->started_at >= healthy_time) {
         child->pause = first_pause;
         child->deaths = 0;
         child->complaint = Complaint::none;
         child->not_before = now;
     } else {
         child->deaths++;
-        child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+        child->not_before = now + child->pause;
         child->pause = Min(child->pause * 2, max_restart_pause);
     }
     return false;
@@ -80,12 +80,11 @@ static KindOfWorker kind_of_worker(WorkerKind kind) {
 // Any role can make workers start and fail, so the number of these lines is bounded.
 static bool may_complain() {
     static constexpr int most = 32;
-    static constexpr int milliseconds = 600'000;
-    static TimestampTz since = 0;
+    static Micros until = 0;
     static int count = 0;
-    const TimestampTz now = GetCurrentTimestamp();
-    if (TimestampDifferenceExceeds(since, now, milliseconds)) {
-        since = now;
+    const Micros now = steady_now();
+    if (now >= until) {
+        until = now + seconds(600);
         count = 0;
     }
     return count++ < most;
@@ -158,6 +157,7 @@ static Refusal launch(Child* child, const WorkerIdentity& identity, const char* 
         return refusal;
     worker.bgw_main_arg = slot_argument(slot);
     const std::uint32_t ticket = shared->slots[slot].ticket;
+    shared->slots[slot].unfinished = child->unfinished;
     if (!RegisterDynamicBackgroundWorker(&worker, &child->handle)) {
         release_reserved_slot(slot, ticket);
         return Refusal::no_process;
@@ -168,7 +168,7 @@ static Refusal launch(Child* child, const WorkerIdentity& identity, const char* 
 }
 
 static void show_absent(Child* child, const WorkerIdentity& identity, const char* name, Oid account,
-                        Refusal refusal, TimestampTz next_try) {
+                        Refusal refusal, Micros pause) {
     AbsentWorker absent = {};
     absent.identity = identity;
     namestrcpy(&absent.name, name);
@@ -176,7 +176,7 @@ static void show_absent(Child* child, const WorkerIdentity& identity, const char
     absent.refusal = refusal;
     absent.deaths = child->deaths;
     absent.since = GetCurrentTimestamp();
-    absent.next_try = next_try;
+    absent.next_try = absent.since + pause;
     note_absent(absent);
     child->absent = true;
 }
@@ -187,9 +187,9 @@ void forget_child(Child* child, const WorkerIdentity& identity) {
     child->absent = false;
 }
 
-// Returns until when workers of a database that keeps crashing the server are held back; see
+// Returns for how long workers of a database that keeps crashing the server are held back; see
 // crashes.hpp.
-static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentity& identity,
+static Micros time_until_crashes_are_forgotten(Child* child, const WorkerIdentity& identity,
                                                const char* name) {
     const CrashNote* note = nullptr;
     const TimestampTz until = held_back_until(identity, &note);
@@ -208,11 +208,7 @@ static TimestampTz until_crashes_are_forgotten(Child* child, const WorkerIdentit
                  errhint("See the server log or a core dump. A restart of the server starts it at "
                          "once.")));
     }
-    return until;
-}
-
-static long milliseconds_until(TimestampTz time, TimestampTz now) {
-    return Max(1, TimestampDifferenceMilliseconds(now, time));
+    return until == 0 ? 0 : until - GetCurrentTimestamp();
 }
 
 long start_child(Child* child, const WorkerIdentity& identity, const char* name, Oid account) {
@@ -221,14 +217,13 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
         forget_child(child, identity);
         return -1;
     }
-    const TimestampTz now = GetCurrentTimestamp();
-    const TimestampTz affordable = TimestampTzPlusMilliseconds(
-        child->paid_until, -(starts_at_once - 1) * milliseconds_per_start);
-    const TimestampTz held_back = until_crashes_are_forgotten(child, identity, name);
-    const TimestampTz due = Max(Max(child->not_before, affordable), held_back);
+    const Micros now = steady_now();
+    const Micros affordable = child->paid_until - (starts_at_once - 1) * time_per_start;
+    const Micros held_back = now + time_until_crashes_are_forgotten(child, identity, name);
+    const Micros due = Max(Max(child->not_before, affordable), held_back);
     if (due > now) {
         if (child->deaths > 1 && child->not_before > now) {
-            show_absent(child, identity, name, account, Refusal::none, due);
+            show_absent(child, identity, name, account, Refusal::none, due - now);
             complain(child, identity, name, Complaint::ends_early);
         }
         return milliseconds_until(due, now);
@@ -238,15 +233,14 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
     switch (refusal) {
         case Refusal::none:
             child->started_at = now;
-            child->paid_until =
-                TimestampTzPlusMilliseconds(Max(child->paid_until, now), milliseconds_per_start);
+            child->paid_until = Max(child->paid_until, now) + time_per_start;
             forget_child(child, identity);
             return -1;
         case Refusal::database_is_held:  // the end of the hold wakes this process
-            return wait_for_room;
+            return wait_for_room / 1000;
         case Refusal::no_slot:
         case Refusal::no_process:
-            child->not_before = TimestampTzPlusMilliseconds(now, child->pause);
+            child->not_before = now + child->pause;
             complain(child, identity, name, Complaint::no_room, refusal);
             break;
         case Refusal::role_has_most:
@@ -256,10 +250,9 @@ long start_child(Child* child, const WorkerIdentity& identity, const char* name,
         case Refusal::database_has_most:
             break;
     }
-    const TimestampTz next =
-        TimestampTzPlusMilliseconds(now, child->not_before > now ? child->pause : wait_for_room);
-    show_absent(child, identity, name, account, refusal, next);
-    return milliseconds_until(next, now);
+    const Micros pause = child->not_before > now ? child->pause : wait_for_room;
+    show_absent(child, identity, name, account, refusal, pause);
+    return milliseconds_until(now + pause, now);
 }
 
 long shorter_timeout(long a, long b) {

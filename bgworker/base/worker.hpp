@@ -4,6 +4,7 @@
 
 #include "extension/base/pg.hpp"
 #include "extension/base/shared_state.hpp"
+#include "extension/base/steady_time.hpp"
 
 namespace outbox {
 
@@ -19,11 +20,12 @@ struct Child {
     int slot;  // -1 if this parent has started none
     std::uint32_t ticket;
     BackgroundWorkerHandle* handle;
-    TimestampTz started_at;
-    TimestampTz not_before;
-    int pause;   // ms
-    int deaths;  // in a row, each after a short life
-    TimestampTz paid_until;
+    Micros started_at;  // this and the next are steady_now()
+    Micros not_before;
+    Micros pause;
+    int deaths;               // in a row, each after a short life
+    std::int64_t unfinished;  // the message at which a processor has ended; 0 if none
+    Micros paid_until;
     TimestampTz held_back_until;  // as last reported in the server log
     bool failed;                  // it ended with an error; for its parent, which clears this
     Complaint complaint;          // the last one in the server log, until it has been healthy

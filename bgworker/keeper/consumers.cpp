@@ -1,6 +1,7 @@
 #include "bgworker/keeper/consumers.hpp"
 
 #include "extension/base/outside_text.hpp"
+#include "extension/base/steady_time.hpp"
 
 namespace outbox {
 
@@ -22,25 +23,24 @@ struct LoggedRefusal {
     bool current;
 };
 static constexpr int max_refusals = 32;
-static constexpr int milliseconds_of_quota = 600'000;
+static constexpr Micros time_of_quota = seconds(600);
 static LoggedRefusal refusals[max_refusals];
 static int refusal_count = 0;
 
-static TimestampTz quota_since = 0;
+static Micros quota_until = 0;
 
 static bool may_log_another() {
     static int logged = 0;
-    const TimestampTz now = GetCurrentTimestamp();
-    if (TimestampDifferenceExceeds(quota_since, now, milliseconds_of_quota)) {
-        quota_since = now;
+    const Micros now = steady_now();
+    if (now >= quota_until) {
+        quota_until = now + time_of_quota;
         logged = 0;
     }
     return logged++ < max_refusals;
 }
 
 bool remembers_refusals() {
-    return refusal_count > 0 ||
-           !TimestampDifferenceExceeds(quota_since, GetCurrentTimestamp(), milliseconds_of_quota);
+    return refusal_count > 0 || steady_now() < quota_until;
 }
 
 static bool is_new(uint32 hash) {

@@ -31,10 +31,10 @@ struct Ward {
 static HTAB* wards = nullptr;
 
 // Any role can make the keeper look (inbox.wake), but not more often than this.
-static constexpr int milliseconds_between_looks = 100;
+static constexpr Micros time_between_looks = milliseconds(100);
 // Longest wait for a lock on the tables of pg_inbox. After that the keeper comes back later.
 static constexpr const char* lock_timeout_for_consumers = "500ms";
-static constexpr int milliseconds_to_trouble = 5'000;
+static constexpr Micros time_to_trouble = seconds(5);
 
 template <class Visit>
 static void for_each_ward(Visit visit) {
@@ -347,16 +347,16 @@ static long milliseconds_between_polls() {
 }
 
 // When to ask other nodes of a Citus cluster about shards that have moved here.
-static TimestampTz shards_due = DT_NOEND;
+static Micros shards_due = never;
 static constexpr int milliseconds_for_answers = 2'000;
 static constexpr int milliseconds_to_ask_again = 5'000;
 
 static void look_for_shards() {
-    if (shards_due != DT_NOEND)
+    if (shards_due != never)
         return;
     begin_work("looking for shards");
     if (any_shard_arrives())
-        shards_due = GetCurrentTimestamp();
+        shards_due = steady_now();
     end_work();
 }
 
@@ -385,10 +385,8 @@ static void give_up_asking() {
 static long ask_about_shards_when_due(bool at_once) {
     if (at_once || work_is_due())
         look_for_shards();
-    const TimestampTz now = GetCurrentTimestamp();
-    if (now < shards_due)
-        return shards_due == DT_NOEND ? -1
-                                      : Max(1, TimestampDifferenceMilliseconds(now, shards_due));
+    if (const Micros now = steady_now(); now < shards_due)
+        return milliseconds_until(shards_due, now);
     static const TimeoutId limit = RegisterTimeout(USER_TIMEOUT, give_up_asking);
     volatile long timeout = milliseconds_to_ask_again;
     enable_timeout_after(limit, milliseconds_for_answers);
@@ -396,35 +394,30 @@ static long ask_about_shards_when_due(bool at_once) {
              [&timeout] { timeout = lock_extension("pg_outbox") ? ask_about_shards() : -1; });
     disable_timeout(limit, false);
     QueryCancelPending = false;
-    shards_due =
-        timeout < 0 ? DT_NOEND : TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+    shards_due = timeout < 0 ? never : steady_now() + milliseconds(timeout);
     return timeout;
 }
 
 // Relays tell the keeper of progress. It tends the log at most once in this time.
-static constexpr int milliseconds_between_tending = 1'000;
+static constexpr Micros time_between_tending = seconds(1);
 
 // Returns the milliseconds after which to come back, or -1.
 static long tend_segments_when_due(bool at_once) {
-    static TimestampTz tended_at = 0;
-    static TimestampTz due = DT_NOEND;
+    static Micros tended_at = 0;
+    static Micros due = never;
     const auto note_progress = [] {
         if (work_is_due())
-            due = Min(due, TimestampTzPlusMilliseconds(tended_at, milliseconds_between_tending));
+            due = Min(due, tended_at + time_between_tending);
     };
     note_progress();
-    const TimestampTz now = GetCurrentTimestamp();
+    const Micros now = steady_now();
     if (at_once || now >= due) {
         begin_looking();
         due = tend_segments();
         tended_at = now;
         note_progress();  // a wait for a lock may have reset the latch
     }
-    return due == DT_NOEND ? -1 : Max(1, TimestampDifferenceMilliseconds(now, due));
-}
-
-static bool is_past(TimestampTz time, int milliseconds) {
-    return TimestampDifferenceExceeds(time, GetCurrentTimestamp(), milliseconds);
+    return milliseconds_until(due, now);
 }
 
 }  // namespace outbox
@@ -442,14 +435,12 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
     forget_absent_of(MyDatabaseId);
 
     bool look = true;
-    TimestampTz looked_at = 0;
+    Micros looked_at = 0;
     while (true) {
-        const bool polls =
-            looked_at != 0 && is_past(looked_at, static_cast<int>(milliseconds_between_polls()));
-        const bool changed =
-            look || polls ||
-            (is_past(looked_at, milliseconds_between_looks) && reload_requested()) ||
-            (look_again && is_past(looked_at, milliseconds_to_trouble));
+        const Micros since = steady_now() - looked_at;
+        const bool polls = looked_at != 0 && since >= milliseconds(milliseconds_between_polls());
+        const bool changed = look || polls || (since >= time_between_looks && reload_requested()) ||
+                             (look_again && since >= time_to_trouble);
         if (changed) {
             // A consumer that goes and comes back soon finds the keeper.
             const Need need = look_around();
@@ -457,7 +448,7 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
                 leave(need);
             if (polls)
                 tell_workers_to_look();
-            looked_at = GetCurrentTimestamp();
+            looked_at = steady_now();
             set_my_state(log_fits ? WorkerState::idle : WorkerState::misconfigured);
             wake_launcher();  // it may wait until fewer keepers are looking
         }
@@ -469,9 +460,9 @@ extern "C" PGDLLEXPORT void outbox_keeper_main(Datum argument) {
         }
         timeout = shorter_timeout(timeout, milliseconds_between_polls());
         if (look_again)
-            timeout = shorter_timeout(timeout, milliseconds_to_trouble);
+            timeout = shorter_timeout(timeout, time_to_trouble / 1000);
         if (reload_is_due())
-            timeout = shorter_timeout(timeout, milliseconds_between_looks);
+            timeout = shorter_timeout(timeout, time_between_looks / 1000);
         wait(timeout, "OutboxKeeperMain");
         look = handle_signals();
     }

@@ -10,9 +10,9 @@ namespace outbox {
 
 // Pauses before the next look if no change is known: while relays are busy, which includes those
 // that cannot deliver; after another session had a lock; and for receipts and source events.
-static constexpr int busy_milliseconds = 30'000;
-static constexpr int locked_milliseconds = 5'000;
-static constexpr int memory_milliseconds = 3'600'000;
+static constexpr Micros busy_pause = seconds(30);
+static constexpr Micros locked_pause = seconds(5);
+static constexpr Micros memory_pause = seconds(3'600);
 
 struct Segment {
     Oid table;
@@ -24,8 +24,11 @@ struct Segment {
 
 static Segment segments[segment_count];
 
-static TimestampTz later(TimestampTz time, int64 milliseconds) {
-    return TimestampTzPlusMilliseconds(time, milliseconds);
+// Returns when a stored time is `length` ago. read_ring() has made sure that it is not after now, so this is
+// never further away than `length`.
+static Micros end_of(TimestampTz since, Micros length, Micros now) {
+    const Micros age = since <= 0 ? length : Max(0, GetCurrentTimestamp() - since);
+    return now + Max(0, length - age);
 }
 
 static void execute(const char* statement, int expected) {
@@ -42,11 +45,11 @@ static bool is_true(const char* function) {
 
 // Result of one round.
 struct Round {
-    bool changed = false;          // there may be more to do
-    TimestampTz again = DT_NOEND;  // if not changed, when to come back
+    bool changed = false;  // there may be more to do
+    Micros again = never;  // if not changed, when to come back
 };
 
-static void come_back_at(Round& round, TimestampTz time) {
+static void come_back_at(Round& round, Micros time) {
     round.again = Min(round.again, time);
 }
 
@@ -64,6 +67,7 @@ static void measure(Segment& segment) {
 
 static void read_ring() {
     const LogRelations& log = log_relations();
+    execute("SELECT outbox_internal.bound_ring()", SPI_OK_SELECT);
     execute("SELECT number, current, since FROM outbox.ring ORDER BY number", SPI_OK_SELECT);
     check_result("ring", {INT4OID, BOOLOID, TIMESTAMPTZOID});
     if (SPI_processed != segment_count)
@@ -81,13 +85,13 @@ static void read_ring() {
 
 // Detaches one destination from the log, or moves what others keep in it to outbox.delivery.
 // Repeats that only after the effect can be seen, and after the others could save their cursors.
-static void detach_last(Round& round, TimestampTz now) {
-    static TimestampTz not_before = 0;
+static void detach_last(Round& round, Micros now) {
+    static Micros not_before = 0;
     if (now < not_before) {
         come_back_at(round, not_before);
         return;
     }
-    not_before = later(now, Max(5'000, 2 * settings::cursor_flush_interval));
+    not_before = now + Max(seconds(5), 2 * milliseconds(settings::cursor_flush_interval));
     come_back_at(round, not_before);
     execute("SELECT outbox_internal.detach_last()", SPI_OK_SELECT);
     check_result_row("detach_last", {NAMEOID});
@@ -102,7 +106,7 @@ static void detach_last(Round& round, TimestampTz now) {
 }
 
 // Logs once when the log outgrows its limit, not on each look.
-static void watch_size(Round& round, TimestampTz now) {
+static void watch_size(Round& round, Micros now) {
     static bool warned = false;
     int64 total = 0;
     for (const Segment& segment : segments)
@@ -138,12 +142,12 @@ static int next_segment(int current) {
     return -1;
 }
 
-static void move_on_when_due(Round& round, TimestampTz now) {
+static void move_on_when_due(Round& round, Micros now) {
     const int current = current_segment();
     const Segment& segment = segments[current];
     if (segment.empty)
         return;
-    const TimestampTz old_at = later(segment.since, settings::segment_age * INT64CONST(1000));
+    const Micros old_at = end_of(segment.since, seconds(settings::segment_age), now);
     const bool large = segment.size >= static_cast<int64>(settings::segment_size) * 1024;
     if (!large && now < old_at) {
         come_back_at(round, old_at);
@@ -151,7 +155,7 @@ static void move_on_when_due(Round& round, TimestampTz now) {
     }
     const int next = next_segment(current);
     if (next < 0) {
-        come_back_at(round, later(now, busy_milliseconds));
+        come_back_at(round, now + busy_pause);
         return;
     }
     execute(psprintf("UPDATE outbox.ring SET current = (number = %d), since = clock_timestamp() "
@@ -168,13 +172,13 @@ static void move_on_when_due(Round& round, TimestampTz now) {
 
 // Only a scan of the segment shows whether a destination selects an event in it that is not
 // settled. If so, the next scan waits for twenty times the duration of this one.
-static TimestampTz look_not_before[segment_count];
+static Micros look_not_before[segment_count];
 
 static bool is_free(int number) {
-    const TimestampTz begin = GetCurrentTimestamp();
+    const Micros begin = steady_now();
     execute(psprintf("SELECT outbox_internal.segment_is_free(%d)", number), SPI_OK_SELECT);
     const bool free = is_true("segment_is_free");
-    const TimestampTz end = GetCurrentTimestamp();
+    const Micros end = steady_now();
     look_not_before[number] = free ? 0 : end + 20 * (end - begin);
     return free;
 }
@@ -198,7 +202,7 @@ static void use_new_snapshot() {
 
 // Runs in a transaction of its own and commits at once, because a late enqueue may wait for the
 // lock.
-static void empty_segment(int number, Round& round, TimestampTz now) {
+static void empty_segment(int number, Round& round, Micros now) {
     if (!begin_sql_work("emptying a segment", "pg_outbox"))
         return;
     if (is_free(number)) {
@@ -208,10 +212,10 @@ static void empty_segment(int number, Round& round, TimestampTz now) {
         use_new_snapshot();
         SPI_connect();
         if (!locked) {
-            come_back_at(round, later(now, locked_milliseconds));
+            come_back_at(round, now + locked_pause);
         } else if (const bool free = is_free(number); free && is_being_read(number)) {
             // The relay has settled all of it, and told so, before it lets go of the window.
-            come_back_at(round, later(now, locked_milliseconds));
+            come_back_at(round, now + locked_pause);
         } else if (free) {
             execute(psprintf("TRUNCATE ONLY outbox.event_%d", number), SPI_OK_UTILITY);
             execute(psprintf("UPDATE outbox.ring SET since = clock_timestamp() WHERE number = %d",
@@ -223,11 +227,11 @@ static void empty_segment(int number, Round& round, TimestampTz now) {
     end_sql_work();
 }
 
-static void empty_when_due(int number, Round& round, TimestampTz now) {
+static void empty_when_due(int number, Round& round, Micros now) {
     const Segment& segment = segments[number];
     if (segment.current || segment.empty)
         return;
-    const TimestampTz due = later(segment.since, settings::retention * INT64CONST(1000));
+    const Micros due = end_of(segment.since, seconds(settings::retention), now);
     if (now < due)
         come_back_at(round, due);
     else if (now < look_not_before[number])
@@ -248,18 +252,18 @@ static bool relays_are_busy() {
 }
 
 // Drops old receipts now and then. An idle database has none to drop.
-static void tend_receipts(TimestampTz now) {
-    static TimestampTz due = 0;
+static void tend_receipts(Micros now) {
+    static Micros due = 0;
     if (now < due)
         return;
     execute("SELECT outbox_internal.turn_receipts()", SPI_OK_SELECT);
-    const int64 pause = is_true("turn_receipts") ? memory_milliseconds : locked_milliseconds;
-    due = later(now, Min(pause, settings::receipt_retention * INT64CONST(1000)));
+    const Micros pause = is_true("turn_receipts") ? memory_pause : locked_pause;
+    due = now + Min(pause, seconds(settings::receipt_retention));
 }
 
 // Drops old source events now and then.
-static void tend_source_events(Round& round, TimestampTz now) {
-    static TimestampTz due = 0;
+static void tend_source_events(Round& round, Micros now) {
+    static Micros due = 0;
     if (now < due)
         return;
     execute("SELECT outbox_internal.forget_source_events()", SPI_OK_SELECT);
@@ -267,13 +271,12 @@ static void tend_source_events(Round& round, TimestampTz now) {
     if (more)
         come_back_at(round, now);
     else
-        due = later(now,
-                    Min(memory_milliseconds, settings::source_event_retention * INT64CONST(1000)));
+        due = now + Min(memory_pause, seconds(settings::source_event_retention));
 }
 
 static Round tend_once() {
     Round round;
-    const TimestampTz now = GetCurrentTimestamp();
+    const Micros now = steady_now();
     if (!begin_sql_work("tending the segments", "pg_outbox"))
         return round;
     tend_receipts(now);
@@ -287,12 +290,12 @@ static Round tend_once() {
     for (int i = 0; i < segment_count; i++)
         empty_when_due(i, round, now);
     if (relays_are_busy())
-        come_back_at(round, later(now, busy_milliseconds));
+        come_back_at(round, now + busy_pause);
     return round;
 }
 
 // After a move the old segment may be emptied, and after that another move may be possible.
-TimestampTz tend_segments() {
+Micros tend_segments() {
     Round round;
     do {
         round = tend_once();

@@ -21,11 +21,11 @@
 // Only the keeper of the database moves on or empties a segment.
 #pragma once
 
-#include "extension/base/pg.hpp"
+#include "core/clock.hpp"
 
 namespace outbox {
 
-// Does what is due. Returns when more will be due, as far as that is known now.
-TimestampTz tend_segments();
+// Does what is due. Returns when more will be due by steady_now(), as far as that is known now.
+Micros tend_segments();
 
 }  // namespace outbox

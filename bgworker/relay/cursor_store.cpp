@@ -131,6 +131,12 @@ static bool lock_row(const char* statement) {
     return execute_for_row(statement, lengthof(types), types, values, nullptr, {TIDOID});
 }
 
+void lock_tables() {
+    const Oid schema = get_namespace_oid("outbox", false);
+    for (const char* name : {"cursor", "delivery"})
+        LockRelationOid(get_relname_relid(name, schema), RowExclusiveLock);
+}
+
 bool lock_cursor() {
     return lock_row(
         "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND number = $2 AND lease = $3 "

@@ -25,6 +25,10 @@ struct CursorState {
 };
 CursorState look_at_cursor();
 
+// Locks the tables that a transaction is going to write, before it reads them. DDL locks a table before its
+// indexes, and would deadlock with a transaction that reads an index and locks the table for writing later.
+void lock_tables();
+
 // Locks the cursor until the transaction ends, so that a relay and operators do not change it at
 // the same time. Never waits. Returns false if an operator has locked the row, or if the row has
 // moved, or is gone or not ours: look_at_cursor() finds it again, or tells.

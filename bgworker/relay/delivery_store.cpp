@@ -6,6 +6,7 @@
 #include "core/relay/condition_log.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/outside_text.hpp"
+#include "extension/base/steady_time.hpp"
 #include "extension/log/log.hpp"
 
 namespace outbox {
@@ -13,8 +14,6 @@ namespace outbox {
 // Retries taken from the table at a time.
 static constexpr int max_retries = 256;
 static constexpr int64 max_retry_bytes = 1024 * 1024;
-// Longest pause before the relay asks again for the next retry, in milliseconds.
-static constexpr long max_wait = 3'600'000;
 
 // ---------------------------------------------------------------------------------------------
 // Calling functions of SQL
@@ -181,7 +180,7 @@ static const Record* refused_at(const std::vector<Record>& records, int64 positi
 static void log_refusal(const char* destination, const Record& record, bool dead, int attempts) {
     static LineBudget of_refusals, of_dead_letters;
     LineBudget& budget = dead ? of_dead_letters : of_refusals;
-    if (!budget.take(SystemClock{}.now()))
+    if (!budget.take(steady_now()))
         return;
     const auto left_out = static_cast<unsigned long long>(budget.left_out());
     const Event& event = *record.event;
@@ -380,18 +379,12 @@ void save_receipts(const char* destination, const std::vector<Receipt>& receipts
 Micros next_retry(const char* destination, const Clock& clock) {
     const Oid types[] = {NAMEOID};
     const Datum values[] = {name_datum(destination)};
-    run("SELECT min(next_retry_at) FROM outbox.delivery "
-        "WHERE destination = $1 AND next_retry_at IS NOT NULL AND lock_token IS NULL",
-        lengthof(types), types, values);
-    check_result_row("delivery", {TIMESTAMPTZOID});
+    run("SELECT outbox_internal.next_retry($1)", lengthof(types), types, values);
+    check_result_row("next_retry", {FLOAT8OID});
     bool is_null;
-    const Datum due = result_value(0, 1, &is_null);
-    if (is_null)
-        return never;
-    // The time may be infinity or -infinity.
-    const long wait =
-        TimestampDifferenceMilliseconds(GetCurrentTimestamp(), DatumGetTimestampTz(due));
-    return clock.now() + milliseconds(Min(wait, max_wait));
+    const Datum wait = result_value(0, 1, &is_null);
+    return is_null ? never
+                   : clock.now() + static_cast<Micros>(DatumGetFloat8(wait) * USECS_PER_SEC);
 }
 
 }  // namespace outbox

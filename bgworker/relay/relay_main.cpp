@@ -203,6 +203,7 @@ static void configure() {
                                .poll_max = milliseconds(settings::poll_max),
                                .save = milliseconds(settings::cursor_flush_interval)});
 
+    lock_tables();
     SPI_connect();
     bool starts_over = !home->relay.started() || !(home->new_config == home->config);
     if (!look_at_cursor().ours || (starts_over && !wait_for_cursor())) {
@@ -353,6 +354,7 @@ static void read() {
 static bool begin_settling(const char* activity) {
     if (!begin_sql_work(activity, "pg_outbox"))
         proc_exit(0);
+    lock_tables();
     if (lock_cursor())
         return true;
     home->cursor_lost = !look_at_cursor().ours;

@@ -16,6 +16,8 @@ using std::chrono::milliseconds;
 static constexpr std::size_t max_savepoints = 50;
 // After this many conflicts in a row, an event that was applied alone is at fault.
 static constexpr unsigned max_conflicts = 10;
+// After this many connections lost in a row, likewise. The server may end while an event is applied, but not again and again.
+static constexpr unsigned max_losses = 3;
 
 // ------------------------------------------------------------------------------------------------
 // Failures
@@ -164,7 +166,7 @@ static std::vector<Item*> open_items(std::span<Item> items) {
 }
 
 void Applier::apply(std::span<Item> items) {
-    in_doubt_ = false;
+    in_doubt_ = one_by_one_ = false;
     std::ranges::for_each(items, refuse_malformed);
     for (;;) {
         try {
@@ -173,14 +175,16 @@ void Applier::apply(std::span<Item> items) {
             pauses_.reset();
             return;
         } catch (const ConnectionLost& error) {
+            // The answer to one COMMIT may get lost, but not to one after the other.
+            one_by_one_ |= std::exchange(at_work_, false) && (!committing_ || in_doubt_);
             count_doubt();
             shared_.log(Level::warning, std::string("the database is lost: ") + error.what());
         } catch (const StatementError& error) {
             if (is_fatal(error))
-                throw DatabaseError(
-                    error.sqlstate(),
-                    std::string(error.what()) +
-                        "\nHINT: The database needs pg_inbox, and the role inbox.grant_consume().");
+                throw DatabaseError(error.sqlstate(), std::string(error.what()) +
+                                                          "\nHINT: The database needs pg_inbox of "
+                                                          "the version of this library, and the "
+                                                          "role inbox.grant_consume().");
             shared_.log(Level::warning, std::string("the database failed: ") + error.what() +
                                             " (SQLSTATE " + error.sqlstate() + ")");
         }
@@ -204,7 +208,7 @@ void Applier::apply_open(std::span<Item> items) {
     const bool has_trouble = std::ranges::any_of(open, [this](const Item* item) {
         return shared_.failed.contains(item->delivery.event.id);
     });
-    if (open.empty() || (!has_trouble && try_at_once(open)))
+    if (open.empty() || (!has_trouble && !one_by_one_ && try_at_once(open)))
         return;
     apply_carefully(items);
 }
@@ -234,7 +238,9 @@ bool Applier::try_at_once(Items items) {
 void Applier::apply_at_once(Items items) {
     const auto began = Clock::now();
     began_ = std::chrono::system_clock::now();
+    at_work_ = false;
     const std::vector<bool> is_new = begin_events(items);
+    at_work_ = true;
     for (std::size_t i = 0; i < items.size(); i++) {
         if (!is_new[i])
             continue;
@@ -315,6 +321,7 @@ void Applier::note_committed(Items items, Clock::time_point began) {
     for (const Item* item : items)
         if (item->result == HandlerResult::applied)
             tell(*item, {});
+    at_work_ = false;
     if (items.empty())
         return;
     if (const Time occurred_at = items.back()->delivery.event.occurred_at; occurred_at != Time{})
@@ -349,7 +356,7 @@ void Applier::tell(const Item& item, std::string_view error) noexcept {
 // A piece is done again event by event if it does not commit although each event succeeded. The
 // same happens, sooner or later, to a piece with conflicts.
 void Applier::apply_carefully(std::span<Item> items) {
-    std::size_t limit = max_savepoints;
+    std::size_t limit = one_by_one_ ? 1 : max_savepoints;
     unsigned conflicts = 0;
     for (std::vector<Item*> open; open = open_items(items), !open.empty();) {
         const Items piece = Items(open).first(std::min(limit, open.size()));
@@ -358,6 +365,10 @@ void Applier::apply_carefully(std::span<Item> items) {
             apply_piece(items, piece);
             conflicts = 0;
             continue;
+        } catch (const ConnectionLost& error) {
+            if (one_by_one_ && at_work_)
+                blame(*piece[0], error);
+            throw;
         } catch (const StatementError& error) {
             if (!is_conflict(error))
                 failure = failure_of_event();
@@ -378,6 +389,7 @@ void Applier::apply_carefully(std::span<Item> items) {
 void Applier::apply_piece(std::span<Item> items, Items piece) {
     const auto began = Clock::now();
     began_ = std::chrono::system_clock::now();
+    at_work_ = false;
     std::vector<Item*> done;
     try {
         connection().send(Whose::own, "BEGIN");
@@ -406,6 +418,7 @@ void Applier::apply_under_savepoint(Item& item) {
     const Result is_new = connection().run(
         Whose::own, "SELECT inbox.begin_event($1, $2::uuid, $3)",
         {shared_.options.name, item.delivery.event.id, clean_utf8(item.delivery.source)});
+    at_work_ = true;
     if (is_new.text(0, 0) != "t" && !item.owed) {
         connection().send(Whose::own, "RELEASE SAVEPOINT inbox_event");
         item.result = in_doubt_ ? HandlerResult::applied : HandlerResult::duplicate;
@@ -448,6 +461,17 @@ void Applier::end_failures(Items done) {
 // Failures
 // ------------------------------------------------------------------------------------------------
 
+// Another attempt follows unless the event has done it too often.
+void Applier::blame(Item& item, const ConnectionLost& error) {
+    if (++item.losses < max_losses)
+        return;
+    item.losses = 0;
+    item.failure = {
+        std::string("the connection was lost while the event was applied: ") + error.what(),
+        "08006"};
+    item.result = HandlerResult::failed;
+}
+
 void Applier::report_failures(std::span<Item> items) {
     for (Item& item : items)
         if (item.result == HandlerResult::failed && !item.reported)
@@ -460,8 +484,8 @@ static Parameter number(std::optional<std::int64_t> value) {
 
 // The parameters of inbox.fail_event(), which stores them when the event becomes a dead letter.
 static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& options,
-                                                    const Item& item) {
-    const Delivery& delivery = item.delivery;
+                                                    const Delivery& delivery,
+                                                    const Failure& failure) {
     const Event& event = delivery.event;
     Parameter occurred_at = time_literal(event.occurred_at);
     if (!occurred_at)
@@ -484,28 +508,75 @@ static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& optio
             clean_utf8(event.content_type),
             headers_to_json(event.headers),
             event.payload ? bytes(*event.payload) : std::nullopt,
-            clean_utf8(item.failure.error),
-            item.failure.sqlstate,
-            item.failure.permanent ? "true" : "false",
+            clean_utf8(failure.error),
+            failure.sqlstate,
+            failure.permanent ? "true" : "false",
             options.max_attempts > 0 ? number(options.max_attempts) : std::nullopt,
-            clean_utf8(item.failure.detail),
-            clean_utf8(item.failure.hint),
-            clean_utf8(item.failure.context)};
+            clean_utf8(failure.detail),
+            clean_utf8(failure.hint),
+            clean_utf8(failure.context)};
+}
+
+static bool fail_event(Connection& connection, const ConsumerOptions& options,
+                       const Delivery& delivery, const Failure& failure) {
+    const Result dead = connection.run(Whose::own,
+                                       "SELECT inbox.fail_event($1, $2, $3::uuid, "
+                                       "$4::timestamptz, NULL::bigint, $5::bigint, $6::integer, "
+                                       "$7::uuid, $8, $9, $10, $11, $12, $13, $14::jsonb, "
+                                       "$15::bytea, $16, $17, $18::boolean, $19::integer, "
+                                       "$20, $21, $22)",
+                                       parameters_of_failure(options, delivery, failure));
+    return dead.text(0, 0) == "t";
+}
+
+// Characters that every encoding of a database has.
+static std::string in_ascii(std::string text) {
+    std::ranges::replace_if(
+        text, [](char c) { return c < ' ' || c > '~'; }, '?');
+    return text;
+}
+
+// What identifies an event, in case the database does not take the rest: a header, a text or a time that it
+// cannot have.
+static Delivery without_content(const Delivery& delivery) {
+    Delivery bare;
+    bare.source = in_ascii(delivery.source);
+    bare.event.id = delivery.event.id;
+    bare.event.ordering_key = in_ascii(delivery.event.ordering_key);
+    return bare;
+}
+
+// Class 22 is about data, 54 about limits.
+static bool is_about_data(const StatementError& error) {
+    return error.sqlstate().starts_with("22") || error.sqlstate().starts_with("54");
+}
+
+// Returns whether the event is a dead letter now. No event may escape from being counted.
+bool Applier::record_failure(const Item& item) {
+    try {
+        return fail_event(connection(), shared_.options, item.delivery, item.failure);
+    } catch (const StatementError& error) {
+        if (!is_about_data(error))
+            throw;
+        connection().roll_back();
+        const Failure failure{
+            .error = in_ascii(item.failure.error),
+            .sqlstate = item.failure.sqlstate,
+            .permanent = item.failure.permanent,
+            .detail =
+                in_ascii(std::string("The event is not kept, because the database refuses it: ") +
+                         error.what())};
+        return fail_event(connection(), shared_.options, without_content(item.delivery), failure);
+    }
 }
 
 void Applier::report_failure(Item& item) {
-    const Result dead = connection().run(Whose::own,
-                                         "SELECT inbox.fail_event($1, $2, $3::uuid, "
-                                         "$4::timestamptz, NULL::bigint, $5::bigint, $6::integer, "
-                                         "$7::uuid, $8, $9, $10, $11, $12, $13, $14::jsonb, "
-                                         "$15::bytea, $16, $17, $18::boolean, $19::integer, "
-                                         "$20, $21, $22)",
-                                         parameters_of_failure(shared_.options, item));
+    const bool dead = record_failure(item);
     const std::string& id = item.delivery.event.id;
     item.reported = true;
     tell(item, item.failure.error.empty() ? "failed" : item.failure.error);
     shared_.counters.failures++;
-    if (dead.text(0, 0) == "t") {
+    if (dead) {
         item.result = HandlerResult::dead;
         shared_.failed.remove(id);
         shared_.counters.dead++;

@@ -10,6 +10,9 @@
 // saves offsets in a row of its own name, so appliers do not wait for each other there.
 // begin_events() waits in the server for a transaction that applies the same event.
 //
+// If the connection is lost while handlers run, each event of the batch is applied alone. An event that loses it
+// again has failed: its handler ends its session, or takes longer than a time-out of the server allows.
+//
 // If the connection is lost during COMMIT, the result is unknown. The batch runs again, and
 // begin_events() finds its events applied or not, after the old transaction has ended.
 #pragma once
@@ -53,6 +56,8 @@ class Applier {
     void tell(const Item& item, std::string_view error) noexcept;
     void report_failures(std::span<Item> items);
     void report_failure(Item& item);
+    bool record_failure(const Item& item);
+    void blame(Item& item, const ConnectionLost& error);
 
     Connection& connection();
     void count_doubt();
@@ -62,6 +67,8 @@ class Applier {
     const std::string name_;
     std::optional<Connection> connection_;
     bool connected_before_ = false;
+    bool at_work_ = false;                           // handlers run, or what they did is committed
+    bool one_by_one_ = false;                        // the connection was lost while they did
     bool committing_ = false;                        // COMMIT was sent and not answered
     bool in_doubt_ = false;                          // a part of the batch may be committed
     std::chrono::system_clock::time_point began_{};  // the transaction

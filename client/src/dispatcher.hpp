@@ -68,6 +68,7 @@ struct Item {
     Failure failure{};                   // only if it failed
     bool owed = false;                   // its id is committed although it was not handled
     bool reported = false;               // the failure is in the database
+    unsigned losses = 0;                 // connections lost in a row while it was applied alone
     std::chrono::milliseconds pause{0};  // pause before it is given back
 };
 

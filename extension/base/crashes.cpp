@@ -37,7 +37,7 @@ static bool in_a_row(const CrashNote& note, TimestampTz now) {
 // ---------------------------------------------------------------------------------------------
 
 static constexpr const char* file_name = "pg_stat/pg_outbox.crashes";
-static constexpr std::uint32_t file_version = 0x6f620001;
+static constexpr std::uint32_t file_version = 0x6f620002;
 
 struct CrashFile {
     std::uint32_t version;
@@ -68,12 +68,13 @@ static CrashNote& note_for(const WorkerIdentity& identity) {
 }
 
 static void note_crash(const WorkerIdentity& identity, const NameData& name, int signal,
-                       TimestampTz now) {
+                       std::int64_t at_work, TimestampTz now) {
     CrashNote& note = note_for(identity);
     note.count = in_a_row(note, now) ? note.count + 1 : 1;
     note.name = name;
     NameStr(note.name)[NAMEDATALEN - 1] = '\0';
     note.signal = signal;
+    note.at_work = at_work;
     note.at = now;
 }
 
@@ -93,8 +94,9 @@ static bool note_crashes(bool marked) {
         if (!crashed(slot, marked))
             continue;
         const int signal = marked ? slot.ended_by.load() : SIGKILL;
-        note_crash({slot.kind, slot.database, slot.object, slot.role}, slot.name, signal, now);
-        note_crash({WorkerKind::none, slot.database, InvalidOid, InvalidOid}, slot.name, signal,
+        note_crash({slot.kind, slot.database, slot.object, slot.role}, slot.name, signal,
+                   slot.at_work, now);
+        note_crash({WorkerKind::none, slot.database, InvalidOid, InvalidOid}, slot.name, signal, 0,
                    now);
         any = true;
     }
@@ -229,6 +231,14 @@ TimestampTz held_back_until(const WorkerIdentity& identity, const CrashNote** wh
         }
     }
     return until;
+}
+
+const CrashNote* crashes_of(const WorkerIdentity& identity) {
+    const TimestampTz now = GetCurrentTimestamp();
+    for (const CrashNote& note : notes)
+        if (note.identity == identity && in_a_row(note, now))
+            return &note;
+    return nullptr;
 }
 
 }  // namespace outbox

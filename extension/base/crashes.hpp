@@ -25,9 +25,10 @@ namespace outbox {
 struct CrashNote {
     WorkerIdentity identity;
     NameData name;
-    std::int32_t count;   // in a row; 0 if the note is free
-    std::int32_t signal;  // of the last crash
-    TimestampTz at;       // of the last crash
+    std::int32_t count;    // in a row; 0 if the note is free
+    std::int32_t signal;   // of the last crash
+    TimestampTz at;        // of the last crash
+    std::int64_t at_work;  // the message that a processor processed; 0 if none
 };
 
 // The notes this process was born with; unused ones have count 0.
@@ -45,5 +46,8 @@ void mark_slot_on_crash();
 TimestampTz held_back_until(const WorkerIdentity& identity, const CrashNote** why);
 // The same for one note.
 TimestampTz held_back_until(const CrashNote& note);
+
+// Returns the note of a worker's own crashes; nullptr if the last was long ago.
+const CrashNote* crashes_of(const WorkerIdentity& identity);
 
 }  // namespace outbox

@@ -4,6 +4,7 @@
 
 #include "extension/base/owners_rights.hpp"
 #include "extension/base/settings.hpp"
+#include "extension/base/steady_time.hpp"
 
 namespace outbox {
 
@@ -23,7 +24,7 @@ Oid without_superuser(Oid role) {
 // Written by the signal handler, and by start_clock() while it cannot run.
 static volatile sig_atomic_t is_over = false;
 static volatile sig_atomic_t was_forced = false;
-static TimestampTz started_at;
+static Micros started_at;
 
 // Raises an error in the middle of code that looks for no interrupt. The jump leaves a handler, whose
 // signal is blocked.
@@ -44,7 +45,7 @@ static void leave_by_force() {
 // From version 17 on, a function may catch the first cancellation. A worker does not wait for what
 // comes after that.
 static void look_at_clock() {
-    const int64 elapsed = (GetCurrentTimestamp() - started_at) / 1000;
+    const Micros elapsed = (steady_now() - started_at) / 1000;
     const int limit = settings::expression_timeout;
     const bool nobody_looked = is_over && QueryCancelPending;
     const bool holds_nothing =
@@ -69,9 +70,10 @@ static TimeoutId clock_id() {
 
 static void start_clock() {
     is_over = false;
-    started_at = GetCurrentTimestamp();
+    started_at = steady_now();
     const int tick = std::min(max_tick, settings::expression_timeout);
-    enable_timeout_every(clock_id(), TimestampTzPlusMilliseconds(started_at, tick), tick);
+    enable_timeout_every(clock_id(), TimestampTzPlusMilliseconds(GetCurrentTimestamp(), tick),
+                         tick);
 }
 
 // Code that ended in time must not be cancelled afterwards.

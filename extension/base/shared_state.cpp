@@ -184,6 +184,8 @@ int reserve_slot(const WorkerIdentity& identity, const char* name, Oid account, 
         slot.ended_by = 0;
         slot.exit_code = -1;
         slot.ask_again_in = -1;
+        slot.unfinished = 0;
+        slot.at_work = 0;
         slot.ticket = ++shared->next_ticket;
         slot.pid = 0;
         slot.parent = MyProcPid;
@@ -321,6 +323,15 @@ long ask_again_in(int i, std::uint32_t ticket) {
     const long milliseconds = slot.ticket == ticket ? slot.ask_again_in : -1;
     LWLockRelease(shared->lock);
     return milliseconds;
+}
+
+std::int64_t unfinished_message(int i, std::uint32_t ticket) {
+    LWLockAcquire(shared->lock, LW_SHARED);
+    const WorkerSlot& slot = shared->slots[i];
+    const std::int64_t at_work = slot.at_work;
+    const std::int64_t message = at_work != 0 ? at_work : slot.unfinished;
+    LWLockRelease(shared->lock);
+    return slot.ticket == ticket ? message : 0;
 }
 
 int terminate_workers(Oid database, WorkerKind kind) {

@@ -71,6 +71,7 @@ struct WorkerSlot {
     std::uint32_t ticket;  // of this use of the slot
     int exit_code;         // of its last worker, for the parent; -1 if it has not exited
     long ask_again_in;  // ms after which a keeper that leaves wants to be started again; -1: never
+    std::int64_t unfinished;  // the message at which the processor before this one ended; 0 if none
     pid_t pid;
     pid_t parent;
     NameData name;  // of the destination or consumer
@@ -79,6 +80,7 @@ struct WorkerSlot {
 
     // The following are written by the worker, and read without the lock.
     std::atomic<std::int32_t> ended_by;  // see crashes.hpp
+    std::atomic<std::int64_t> at_work;   // the message that a processor processes; 0 if none
     std::atomic<WorkerState> state;
     std::atomic<TimestampTz> state_since;
     std::atomic<std::int64_t> settled_position;
@@ -178,6 +180,8 @@ void release_reserved_slot(int slot, std::uint32_t ticket);
 bool ended_well(int slot, std::uint32_t ticket);
 // Returns `ask_again_in` of that worker, or -1 if the slot has another one.
 long ask_again_in(int slot, std::uint32_t ticket);
+// Returns the message at which the processor in a slot has ended, or that it has not counted as failed; 0 if none.
+std::int64_t unfinished_message(int slot, std::uint32_t ticket);
 // Returns the slot of a worker, reserved or attached; -1 if it has none.
 int find_slot(const WorkerIdentity& identity);
 // Records for the views that a worker does not live, and why. forget_absent() removes that, when it

@@ -1,6 +1,7 @@
 #include "extension/destinations/expressions.hpp"
 
 #include "core/content_type.hpp"
+#include "extension/base/steady_time.hpp"
 #include "extension/destinations/expression_analysis.hpp"
 #include "extension/destinations/expression_role.hpp"
 
@@ -8,7 +9,7 @@ namespace outbox {
 
 // A transaction that evaluates expressions ends after about this time, so that it does not keep a
 // snapshot for long.
-static constexpr int milliseconds_at_once = 250;
+static constexpr Micros time_at_once = milliseconds(250);
 static constexpr int max_fault = 1000;
 
 ExpressionTexts expression_texts(List* options) {
@@ -55,7 +56,7 @@ void Expressions::open() {
 const char* Expressions::begin() {
     MemoryContext outer = CurrentMemoryContext;
     const char* volatile trouble = nullptr;
-    began_at_ = GetCurrentTimestamp();
+    began_at_ = steady_now();
     if (!texts_.any())
         return nullptr;
     if (const char* wait = find_role(destination_, owner_, texts_, role_))
@@ -79,7 +80,7 @@ void Expressions::end() {
 }
 
 bool Expressions::took_long() const {
-    return TimestampDifferenceExceeds(began_at_, GetCurrentTimestamp(), milliseconds_at_once);
+    return steady_now() - began_at_ >= time_at_once;
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 // It costs a transaction that evaluates no expression nothing.
 #pragma once
 
+#include "core/clock.hpp"
 #include "extension/base/sandbox.hpp"
 #include "extension/log/utf8.hpp"
 
@@ -69,7 +70,7 @@ class Expressions {
     Oid owner_;
     ExpressionTexts texts_;
     Oid role_ = InvalidOid;
-    TimestampTz began_at_ = 0;
+    Micros began_at_ = 0;  // by steady_now()
     Sandbox sandbox_;
     // These live as long as the sandbox is open.
     TupleTableSlot* event_ = nullptr;

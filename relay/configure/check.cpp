@@ -14,6 +14,7 @@
 #include "relay/configure/check_output.hpp"
 #include "relay/configure/connection.hpp"
 #include "relay/configure/destinations.hpp"
+#include "relay/configure/fitting.hpp"
 #include "sinks/sink_loader.hpp"
 
 namespace outbox::relay {
@@ -114,7 +115,7 @@ bool DatabaseCheck::show_connection() {
     static const std::string question =
         "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('server_version'), "
         "coalesce((" +
-        std::string(power_question) + "), '')";
+        std::string(power_question) + "), ''), pg_catalog.pg_is_in_recovery()";
     const Rows rows = query(question.c_str());
     if (PQresultStatus(rows.get()) != PGRES_TUPLES_OK) {
         refused("connection", rows);
@@ -125,19 +126,17 @@ bool DatabaseCheck::show_connection() {
              in_one_line(too_powerful(database_, PQuser(connection_.connection), power)));
         return false;
     }
-    const bool pooled =
-        database_.session == SessionMode::pooled ||
-        (database_.session == SessionMode::automatic &&
-         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.connection)));
+    if (text_at(rows, 0, 3) == "t") {
+        find("connection", false, in_one_line(is_standby()));
+        return false;
+    }
+    const bool pooled = database_.session == SessionMode::pooled ||
+                        (database_.session == SessionMode::automatic &&
+                         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.connection)));
     find("connection", true,
          "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.connection) +
              (pooled ? ", through a pooler" : ", direct"));
     return true;
-}
-
-// Numbers before the second point. Newer SQL objects need a newer program, and the other way round.
-std::string_view compatible_part(std::string_view version) {
-    return version.substr(0, version.find('.', version.find('.') + 1));
 }
 
 void DatabaseCheck::set_defaults(std::map<std::string, std::string>& settings) {
@@ -168,11 +167,10 @@ bool DatabaseCheck::read_settings() {
         settings[text_at(rows, row, 0)] = text_at(rows, row, 1);
     set_defaults(settings);
     const std::string& version = settings["version"];
-    const bool fits = compatible_part(version) == compatible_part(OUTBOX_VERSION);
-    find("pg_outbox", fits,
-         version + ", " + settings["edition"] + " edition" +
-             (fits ? "" : "; outbox-relay is of version " OUTBOX_VERSION));
-    return fits;
+    const std::optional<Error> problem = version_problem(version);
+    find("pg_outbox", !problem,
+         problem ? in_one_line(*problem) : version + ", " + settings["edition"] + " edition");
+    return !problem;
 }
 
 bool DatabaseCheck::read_destinations() {

@@ -116,8 +116,9 @@ std::optional<Outcome> outcome_of(const Rows& rows) {
 // -------------------------------------------------------------------------------------------------
 
 Statement who_am_i() {
-    static const std::string text =
-        "SELECT pg_catalog.pg_backend_pid(), (" + std::string(power_question) + ")";
+    static const std::string text = "SELECT pg_catalog.pg_backend_pid(), (" +
+                                    std::string(power_question) +
+                                    "), pg_catalog.pg_is_in_recovery()::text";
     return {.text = text.c_str()};
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/text.hpp"
 #include "relay/configure/check_output.hpp"
+#include "relay/configure/fitting.hpp"
 
 namespace outbox::relay {
 
@@ -142,6 +143,8 @@ void DatabaseHome::take_who_am_i(Answer answer) {
         if (const auto power = answer.rows.text(0, 1))
             answer = {.error = in_one_line(too_powerful(config_, control_.user(), *power)),
                       .sqlstate = "28000"};
+    if (answer.ok && answer.rows.text(0, 2) == "true")
+        answer = {.error = in_one_line(is_standby()), .sqlstate = "25006"};
     if (!answer.ok) {
         control_failed(answer);
         return;
@@ -189,6 +192,12 @@ void DatabaseHome::take_settings(Answer answer) {
         return;
     }
     const DatabaseSettings read = read_settings(calls::settings_of(answer.rows));
+    const std::optional<Error> problem = version_problem(read.version);
+    fits_ = !problem;
+    if (problem) {
+        control_failed({.error = in_one_line(*problem), .sqlstate = "0A000"});
+        leave_alone();
+    }
     if (read == settings_)
         return;
     settings_ = read;
@@ -198,7 +207,20 @@ void DatabaseHome::take_settings(Answer answer) {
         home->start_over_if_held();
 }
 
+// pg_outbox has been updated while it was served.
+void DatabaseHome::leave_alone() {
+    greeted_ = false;
+    if (!std::exchange(ready_, false))
+        return;
+    unready_since_ = process_.clock.now();
+    lose_all();
+}
+
 void DatabaseHome::take_destinations(Answer answer) {
+    if (!fits_) {
+        loading_ = false;
+        return;
+    }
     if (!answer.ok) {
         control_failed(answer);
         return;

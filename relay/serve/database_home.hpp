@@ -88,6 +88,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     void take_listening(Answer answer);
     void load();
     void take_settings(Answer answer);
+    void leave_alone();
     void take_destinations(Answer answer);
     void lose_all();
     void control_failed(const Answer& answer);
@@ -154,6 +155,7 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     bool outdated_ = false;  // settings and destinations must be read again
     bool loading_ = false;   // statements of load(), or before it, are under way
     bool greeted_ = false;   // the destinations are known
+    bool fits_ = true;       // the version of pg_outbox
 
     // Homes that are gone from the database but have statements under way are at the end of gone_.
     std::vector<std::unique_ptr<DestinationHome>> homes_;

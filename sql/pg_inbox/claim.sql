@@ -34,10 +34,16 @@ DECLARE
     message inbox.message;
     ended   bigint := 0;
     failed  bigint := 0;
+    now     CONSTANT timestamptz := clock_timestamp();
 BEGIN
+    -- After the clock was set back, a lease that seems to begin later begins now.
+    UPDATE inbox.claimed AS c
+       SET leased_at = now, leased_until = now + (c.leased_until - c.leased_at)
+     WHERE c.ctid = ANY (ARRAY(SELECT ahead.ctid FROM inbox.claimed AS ahead
+                                WHERE ahead.consumer_id = $1 AND ahead.leased_at > now FOR UPDATE SKIP LOCKED));
     FOR lost IN
         SELECT c.* FROM inbox.claimed AS c
-         WHERE c.consumer_id = $1 AND c.leased_until < clock_timestamp()
+         WHERE c.consumer_id = $1 AND c.leased_until < now
            FOR UPDATE SKIP LOCKED
     LOOP
         DELETE FROM inbox.claimed AS c WHERE c.consumer_id = lost.consumer_id AND c.event_id = lost.event_id;
@@ -143,7 +149,7 @@ BEGIN
           FROM inbox.message AS m
           LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
          WHERE m.consumer_id = own_id
-           AND (w.next_attempt_at IS NULL OR w.next_attempt_at <= clock_timestamp())
+           AND (w.event_id IS NULL OR inbox_internal.due_at(w) <= clock_timestamp())
            AND NOT EXISTS (SELECT FROM inbox.claimed AS c
                             WHERE c.consumer_id = m.consumer_id AND c.event_id = m.event_id)
            AND (m.ordering_key = ''
@@ -277,7 +283,8 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    new_end CONSTANT timestamptz := clock_timestamp() + lease;
+    now     CONSTANT timestamptz := clock_timestamp();
+    new_end CONSTANT timestamptz := now + lease;
 BEGIN
     PERFORM inbox_internal.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM inbox.claimed AS c
@@ -286,7 +293,7 @@ BEGIN
         PERFORM inbox_internal.lease_lost(token);
     END IF;
     UPDATE inbox.claimed AS c
-       SET leased_until = new_end
+       SET leased_at = now, leased_until = new_end
      WHERE c.ctid = ANY (ARRAY(SELECT own.ctid FROM inbox.claimed AS own
                                 WHERE own.token = $1 FOR UPDATE SKIP LOCKED));
     RETURN new_end;

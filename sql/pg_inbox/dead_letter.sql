@@ -112,8 +112,9 @@ BEGIN ATOMIC
     SELECT inbox.redrive(consumer, event_ids => ARRAY[event_id]);
 END;
 
--- Gives up events for good: dead letters, and events that failed and will be tried again. They have
--- no effect if they come again, and messages behind them go on. Returns their number.
+-- Gives up events for good: dead letters, events that failed and will be tried again, and messages that
+-- are not processed yet. They have no effect if they come again, and messages behind them go on. Returns
+-- their number.
 CREATE FUNCTION inbox.discard(consumer text, event_ids uuid[], why text, caller inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -133,7 +134,10 @@ BEGIN
                   WHERE d.consumer_id = known_id AND d.event_id = ANY (event_ids)
                  UNION
                  SELECT w.event_id FROM inbox.waiting AS w
-                  WHERE w.consumer_id = known_id AND w.event_id = ANY (event_ids));
+                  WHERE w.consumer_id = known_id AND w.event_id = ANY (event_ids)
+                 UNION
+                 SELECT m.event_id FROM inbox.message AS m
+                  WHERE m.consumer_id = known_id AND m.event_id = ANY (event_ids));
     -- Locks rows in the order in which processors do.
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);
     DELETE FROM inbox.waiting AS w WHERE w.consumer_id = known_id AND w.event_id = ANY (ids);

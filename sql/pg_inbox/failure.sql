@@ -139,6 +139,41 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- Cuts a text that is longer than `most` bytes.
+CREATE FUNCTION inbox_internal.cut(value text, most integer)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN octet_length(value) > most THEN left(value, most / 4) ELSE value END;
+
+-- Makes an event that exceeds the limits of problem_of() one that can be kept: cuts its texts, and leaves out
+-- headers, payload and time if they are at fault.
+CREATE FUNCTION inbox_internal.within_limits(event inbox.message)
+RETURNS inbox.message
+LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    none text;
+BEGIN
+    event.topic := inbox_internal.cut(event.topic, 249);
+    event.aggregate_type := inbox_internal.cut(event.aggregate_type, 249);
+    event.event_type := inbox_internal.cut(event.event_type, 249);
+    event.content_type := inbox_internal.cut(event.content_type, 249);
+    event.source := inbox_internal.cut(event.source, 1024);
+    event.aggregate_id := inbox_internal.cut(event.aggregate_id, 1024);
+    event.ordering_key := inbox_internal.cut(event.ordering_key, 1024);
+    IF octet_length(event.payload) > 268435456 THEN
+        event.payload := NULL;
+    END IF;
+    IF inbox_internal.problem_of(none, event.occurred_at, none, none, none, none, none, none, NULL, NULL) IS NOT NULL THEN
+        event.occurred_at := event.received_at;
+    END IF;
+    IF inbox_internal.problem_of(none, NULL, none, none, none, none, none, none, event.headers, NULL) IS NOT NULL THEN
+        event.headers := NULL;
+    END IF;
+    RETURN event;
+END $$;
+
 -- Counts a failed attempt of a client that handles events at once, after it has rolled back;
 -- returns true if the event was given up. False means that the event must not be acknowledged, so
 -- that it comes again. True means that it is a dead letter: it is stored here and can be
@@ -203,7 +238,8 @@ BEGIN
     problem := inbox_internal.problem_of(event.source, event.occurred_at, event.topic, event.aggregate_type, event.aggregate_id,
                           event.event_type, event.ordering_key, event.content_type, event.headers, event.payload);
     IF problem IS NOT NULL THEN
-        PERFORM inbox_internal.refuse_event(event_id, problem);
+        event := inbox_internal.within_limits(event);
+        detail := concat_ws(E'\n', nullif(detail, ''), format('The event is not kept as it was: %s.', problem));
     END IF;
     PERFORM inbox_internal.note_change(event.consumer_id, 0, 1);
     RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts, detail, hint, context);

@@ -106,7 +106,7 @@ BEGIN
         figures.latencies := '{}';
         figures.waits := '{}';
         figures.unsampled := 0;
-    ELSIF messages = 0 AND figures.seen_at > now - interval '10 seconds' THEN
+    ELSIF messages = 0 AND figures.seen_at BETWEEN now - interval '10 seconds' AND now THEN
         RETURN;
     END IF;
     IF figures.sample IS NOT NULL THEN
@@ -121,7 +121,7 @@ BEGIN
             figures.unsampled := 0;
         END IF;
     END IF;
-    IF messages > 0 AND (figures.sample IS NULL OR applied IS NOT NULL OR figures.sampled_at < now - interval '1 minute') THEN
+    IF messages > 0 AND (figures.sample IS NULL OR applied IS NOT NULL OR figures.sampled_at NOT BETWEEN now - interval '1 minute' AND now) THEN
         SELECT m.event_id, m.occurred_at, m.received_at
           INTO figures.sample, figures.sample_occurred_at, figures.sample_received_at
           FROM (SELECT own.consumer_id, own.event_id FROM inbox.claimed AS own
@@ -224,7 +224,12 @@ AS $$
 DECLARE
     known_id integer;
     ended    record;
+    now      CONSTANT timestamptz := clock_timestamp();
 BEGIN
+    -- After the clock was set back, a process that seems to have reported later has reported now.
+    UPDATE inbox.instance AS i
+       SET seen_at = now, expected_by = now + (i.expected_by - i.seen_at)
+     WHERE (i.consumer_id, i.name) IN (SELECT a.consumer_id, a.name FROM inbox.instance AS a WHERE a.seen_at > now FOR UPDATE SKIP LOCKED);
     FOR known_id IN
         SELECT c.consumer_id FROM inbox.progress_change AS c
         UNION

@@ -19,7 +19,7 @@ BEGIN ATOMIC
                LATERAL (SELECT f.*, 0::bigint AS line, CASE f.type WHEN 'counter' THEN '_total' END AS suffix, NULL::text AS bound
                           FROM (VALUES
                    (1, 'inbox_up', 'gauge', 'Whether the messages of the consumer are processed.', NULL,
-                    (s.state NOT IN ('not subscribed', 'not confirmed', 'stopped'))::integer::numeric),
+                    CASE WHEN s.state <> 'standby' THEN s.state NOT IN ('not subscribed', 'not confirmed', 'stopped') END::integer::numeric),
                    (2, 'inbox_processed', 'counter', 'Messages processed.', NULL, s.processed),
                    (3, 'inbox_failures', 'counter', 'Attempts that failed.', NULL, s.failures),
                    (4, 'inbox_pending_at_most', 'gauge', 'Messages received and not processed, at most.', NULL, s.pending_at_most),
@@ -47,6 +47,10 @@ BEGIN ATOMIC
                         SELECT 13, 'inbox_delivery_seconds', 'histogram', 'From occurred_at to processed.',
                                NULL, h.value, h.line, h.suffix, h.bound
                           FROM inbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h) AS figure
+        UNION ALL
+        SELECT 15, 'inbox_in_recovery', 'gauge', 'Whether the server is a standby, which processes nothing.', '', 0, NULL,
+               format('database="%s"', replace(replace(replace(current_database(), '\', '\\'), '"', '\"'), E'\n', '\n')),
+               pg_is_in_recovery()::integer
     ), family(number, text) AS (
         SELECT number,
                format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help)

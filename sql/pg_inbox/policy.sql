@@ -12,6 +12,13 @@ BEGIN ATOMIC
                                                       * 2::double precision ^ least(attempts - 1, 60)));
 END;
 
+-- Returns when a failed event may be tried again. An event that seems to have failed later than now is due:
+-- the clock has been set back, and the event must not wait for as long.
+CREATE FUNCTION inbox_internal.due_at(failure inbox.waiting)
+RETURNS timestamptz
+LANGUAGE sql VOLATILE
+RETURN CASE WHEN (failure).last_failed_at > clock_timestamp() THEN '-infinity' ELSE (failure).next_attempt_at END;
+
 -- Changes when failed events of a consumer are retried, and what a dead letter does to its key.
 -- Values that are NULL stay as they are. Waiting events keep the time of their next attempt.
 CREATE FUNCTION inbox.set_policy(

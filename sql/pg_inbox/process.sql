@@ -36,7 +36,7 @@ BEGIN
          WHERE m.consumer_id = next_messages.consumer_id
            AND NOT EXISTS (SELECT FROM inbox.waiting AS w
                             WHERE w.consumer_id = m.consumer_id AND w.event_id = m.event_id
-                              AND w.next_attempt_at > clock_timestamp())
+                              AND inbox_internal.due_at(w) > clock_timestamp())
            AND (m.ordering_key = ''
                 OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                                 WHERE o.consumer_id = m.consumer_id
@@ -54,7 +54,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
-    RETURN (SELECT min(w.next_attempt_at)
+    RETURN (SELECT min(inbox_internal.due_at(w))
               FROM inbox.waiting AS w
              WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
                AND (w.ordering_key = ''
@@ -156,6 +156,28 @@ BEGIN
     END IF;
 END $$;
 
+-- Counts a failed attempt of a message that was being processed when the processor ended, unless that was counted.
+-- `ended_at` is NULL if it was not.
+CREATE FUNCTION inbox_internal.record_end(
+    consumer_id integer,
+    seq         bigint,
+    ended_at    timestamptz,
+    caller      inbox_internal.caller DEFAULT CURRENT_USER)
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    message inbox.message;
+BEGIN
+    PERFORM inbox_internal.check_role(consumer_id, caller);
+    SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
+    IF FOUND AND NOT EXISTS (SELECT FROM inbox.waiting AS w
+                              WHERE w.consumer_id = $1 AND w.event_id = message.event_id AND w.last_failed_at >= ended_at) THEN
+        PERFORM inbox_internal.count_failure(message, 'the processor ended, and the message was not completed', 'IL001', false, NULL);
+    END IF;
+END $$;
+
 -- Processes one message. `confirmed` is as for take(). Returns true if it is done: handled, without
 -- a handler, or a duplicate. Returns false if it failed, and NULL if it waits. The handler's
 -- effects are part of the caller's transaction. No search_path is set, because handlers need that
@@ -189,7 +211,7 @@ BEGIN
     END IF;
     RETURN true;
 EXCEPTION
-    WHEN OTHERS OR assert_failure THEN
+    WHEN OTHERS OR assert_failure OR query_canceled THEN
         GET STACKED DIAGNOSTICS error = MESSAGE_TEXT, state = RETURNED_SQLSTATE, detail = PG_EXCEPTION_DETAIL,
                                 hint = PG_EXCEPTION_HINT, context = PG_EXCEPTION_CONTEXT;
         PERFORM inbox_internal.record_failure(consumer_id, seq, error, state, detail, hint, context);

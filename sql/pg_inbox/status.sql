@@ -12,6 +12,7 @@ SELECT c.name AS consumer,
        c.role,
        c.subscriptions,
        CASE
+         WHEN pg_catalog.pg_is_in_recovery() THEN 'standby'
          WHEN c.subscriptions = 0 AND leased.messages > 0 THEN 'claimed'
          -- Consumers that ever had a subscription have a row of figures. Only processes outside the
          -- server make changes of figures.

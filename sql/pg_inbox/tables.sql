@@ -174,6 +174,7 @@ CREATE TABLE inbox.claimed (
     ordering_key text        NOT NULL,
     token        uuid        NOT NULL,
     leased_until timestamptz NOT NULL,
+    leased_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX claimed_key ON inbox.claimed (consumer_id, ordering_key);

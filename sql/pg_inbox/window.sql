@@ -110,7 +110,7 @@ BEGIN
         SELECT b FROM generate_series(0, 31) AS b
          WHERE (by_rows OR inbox_internal.bucket_ended(b, now) < horizon)
            AND pg_relation_size(format('inbox.processed_%s', b)::regclass) > 0
-           AND NOT EXISTS (SELECT FROM inbox.bucket_check AS c WHERE c.bucket = b AND c.not_before > now)
+           AND NOT EXISTS (SELECT FROM inbox.bucket_check AS c WHERE c.bucket = b AND c.not_before > now AND c.not_before <= now + greatest(length, interval '1 hour'))
     LOOP
         part := format('processed_%s', bucket);
         IF by_rows THEN

@@ -604,11 +604,7 @@ BEGIN
     SELECT 'ok', 'endpoint', e.name, e.url, e.topics, coalesce(e.secret_name, e.name::text), e.paused,
            EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = n.endpoint),
            s.since::text, NULL::bigint,
-           (SELECT least(greatest(extract(epoch FROM d.next_retry_at - clock_timestamp()), 0), 3600)::double precision
-              FROM outbox.delivery AS d
-             WHERE d.destination = n.endpoint AND d.next_retry_at IS NOT NULL
-             ORDER BY d.next_retry_at
-             LIMIT 1),
+           outbox_internal.next_retry(n.endpoint),
            NULL::integer, NULL::bigint, e.changed_by, NULL::timestamptz, NULL::uuid, NULL::bigint, NULL::integer, NULL::uuid,
            NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::bytea
       FROM outbox.endpoint AS e

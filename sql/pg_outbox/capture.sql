@@ -360,6 +360,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table") THEN
         RETURN false;
     END IF;
+    PERFORM outbox_internal.lock_captured("table"); -- first, as capture() does
     PERFORM outbox_internal.forget_captured("table");
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.drop_capture_triggers(member);

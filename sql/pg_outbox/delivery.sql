@@ -89,6 +89,56 @@ BEGIN ATOMIC
                    * 2::double precision ^ least(greatest(attempts, 1) - 1, 60)));
 END;
 
+-- Makes retries due that are further away than the longest pause: the clock was ahead when they failed, and
+-- has been set back. So no retry waits longer than that.
+CREATE FUNCTION outbox_internal.bound_retries(destination name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now   CONSTANT timestamptz := clock_timestamp();
+    latest timestamptz;
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.delivery AS d WHERE d.destination = $1 AND d.next_retry_at > now) THEN
+        RETURN;
+    END IF;
+    latest := now + outbox_internal.option_as_interval(destination, 'retry_max');
+    UPDATE outbox.delivery AS d
+       SET next_retry_at = now
+     WHERE d.destination = $1
+       AND d.position = ANY (ARRAY(SELECT f.position FROM outbox.delivery AS f
+                                    WHERE f.destination = $1 AND f.next_retry_at > latest
+                                    LIMIT 1000 FOR UPDATE SKIP LOCKED));
+END $$;
+
+-- Returns the seconds until the next retry of a destination is due; NULL if there is none. One that
+-- bound_retries() will make due counts as due.
+CREATE FUNCTION outbox_internal.next_retry(destination name)
+RETURNS double precision
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now   CONSTANT timestamptz := clock_timestamp();
+    first  timestamptz;
+    latest timestamptz;
+BEGIN
+    SELECT d.next_retry_at INTO first
+      FROM outbox.delivery AS d
+     WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL
+     ORDER BY d.next_retry_at
+     LIMIT 1;
+    IF first > now THEN
+        latest := now + outbox_internal.option_as_interval(destination, 'retry_max');
+        IF NOT EXISTS (SELECT FROM outbox.delivery AS d
+                        WHERE d.destination = $1 AND d.next_retry_at > latest AND d.lock_token IS NULL) THEN
+            RETURN least(extract(epoch FROM first - now), 3600);
+        END IF;
+    END IF;
+    RETURN CASE WHEN first IS NOT NULL THEN 0 END;
+END $$;
+
 -- Returns the first row of outbox.delivery that holds a key, which is the one whose turn it is. No
 -- row if the key is free.
 CREATE FUNCTION outbox_internal.first_of_key(destination name, ordering_key text)
@@ -315,9 +365,11 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    now   CONSTANT timestamptz := clock_timestamp();
+    now   timestamptz;
     taken bigint[];
 BEGIN
+    PERFORM outbox_internal.bound_retries(destination);
+    now := clock_timestamp();
     WITH due AS (
         SELECT d.position, d.ordering_key, d.next_retry_at, coalesce(octet_length(d.payload), 0) AS bytes,
                CASE WHEN d.ordering_key = '' OR for_relay AND d.attempts > 0 THEN 0

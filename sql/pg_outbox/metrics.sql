@@ -34,7 +34,7 @@ BEGIN ATOMIC
           LEFT JOIN trouble AS t ON t.destination = s.destination
          CROSS JOIN LATERAL (VALUES
                    (1, 'outbox_up', 'gauge', 'Whether the destination takes events.', '',
-                    (s.state IN ('idle', 'delivering', 'throttled', 'pull'))::integer::numeric),
+                    CASE WHEN s.state <> 'standby' THEN s.state IN ('idle', 'delivering', 'throttled', 'pull') END::integer::numeric),
                    (2, 'outbox_published', 'counter', 'Events that the destination has confirmed.', '', s.published),
                    (3, 'outbox_failures', 'counter', 'Attempts that failed.', '', s.failures),
                    (4, 'outbox_in_flight', 'gauge', 'Events read from the log and not settled.', '', s.in_flight),
@@ -80,6 +80,9 @@ BEGIN ATOMIC
           JOIN status AS s ON s.destination = e.server
          WHERE EXISTS (SELECT FROM outbox.endpoint)
          GROUP BY s.labels, e.state
+        UNION ALL
+        SELECT 22, 'outbox_in_recovery', 'gauge', 'Whether the server is a standby, which delivers nothing.', '', 0, NULL,
+               outbox_internal.metric_label('database', current_database()), pg_is_in_recovery()::integer
     ), family(number, text) AS (
         SELECT number,
                format(E'# TYPE %s %s\n# HELP %s %s\n', family, type, family, help)

@@ -45,6 +45,8 @@ DECLARE
     own_server CONSTANT name := outbox_internal.server_of(destination);
     cursor              outbox.cursor;
 BEGIN
+    -- In the order in which DDL locks: a table before its indexes.
+    LOCK TABLE outbox.cursor, outbox.delivery IN ROW EXCLUSIVE MODE;
     PERFORM outbox_internal.check_exists(destination);
     SELECT c.* INTO cursor FROM outbox.cursor AS c WHERE c.destination = own_server FOR UPDATE;
     IF NOT FOUND THEN  -- outbox.default_destination gets a cursor when its relay starts

@@ -50,7 +50,7 @@ COMMENT ON COLUMN outbox.batch.taken IS 'number of events under the lease, from 
 COMMENT ON COLUMN outbox.batch.retries IS 'positions of events in outbox.delivery that are also under the lease';
 COMMENT ON COLUMN outbox.batch.token IS 'token of the lease; null if it can be fetched';
 COMMENT ON COLUMN outbox.batch.locked_until IS 'when the lease ends';
-COMMENT ON COLUMN outbox.batch.fetched_at IS 'when the lease began';
+COMMENT ON COLUMN outbox.batch.fetched_at IS 'when the lease began, or was prolonged last';
 COMMENT ON COLUMN outbox.batch.fetched_by IS 'role, application_name and address of the fetcher';
 COMMENT ON COLUMN outbox.batch.inserted_by IS 'transaction that inserted the row, to detect a row restored from a dump';
 
@@ -93,7 +93,7 @@ COMMENT ON VIEW outbox.lease IS 'leases of fetchers on events that are not settl
 COMMENT ON COLUMN outbox.lease.destination IS 'the destination of the events';
 COMMENT ON COLUMN outbox.lease.lane IS 'the lane that waits for it; -1 if the events were in trouble';
 COMMENT ON COLUMN outbox.lease.fetched_by IS 'role, application_name and address of the fetcher';
-COMMENT ON COLUMN outbox.lease.fetched_at IS 'when the lease began';
+COMMENT ON COLUMN outbox.lease.fetched_at IS 'when the lease began, or was prolonged last';
 COMMENT ON COLUMN outbox.lease.locked_until IS 'when the lease ends, and others may fetch the events';
 COMMENT ON COLUMN outbox.lease.events IS 'number of events left under the lease';
 
@@ -504,9 +504,11 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    now     CONSTANT timestamptz := clock_timestamp();
+    now     timestamptz;
     claimed bigint[];
 BEGIN
+    PERFORM outbox_internal.bound_retries(destination);
+    now := clock_timestamp();
     IF NOT EXISTS (SELECT FROM outbox.delivery AS d
                     WHERE d.destination = $1 AND d.next_retry_at <= now
                       AND (d.lock_token IS NULL OR d.locked_until < now)) THEN
@@ -534,6 +536,29 @@ BEGIN
     SELECT d.* FROM outbox.delivery AS d
      WHERE d.destination = $1 AND d.position = ANY (claimed)
      ORDER BY d.position;
+END $$;
+
+-- After the clock was set back, leases that seem to begin later begin now. So a fetcher that is gone keeps
+-- its events no longer than its lease. The cursor is shared.
+CREATE FUNCTION outbox_internal.bound_leases(destination name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now   CONSTANT timestamptz := clock_timestamp();
+    batch outbox.batch;
+BEGIN
+    FOR batch IN
+        SELECT b.* FROM outbox.batch AS b WHERE b.destination = $1 AND b.fetched_at > now FOR UPDATE SKIP LOCKED
+    LOOP
+        UPDATE outbox.batch AS b
+           SET fetched_at = now, locked_until = now + (b.locked_until - b.fetched_at)
+         WHERE b.token = batch.token
+        RETURNING b.* INTO batch;
+        UPDATE outbox.delivery AS d SET locked_at = batch.fetched_at, locked_until = batch.locked_until
+         WHERE d.destination = batch.destination AND d.position = ANY (batch.retries) AND d.lock_token = batch.token;
+    END LOOP;
 END $$;
 
 -- Plans are kept, and must be good for tables that were empty when they were made: they use indexes
@@ -594,6 +619,7 @@ BEGIN
     ELSIF EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = $1 AND b.xids IS NULL) THEN
         PERFORM outbox_internal.find_restored_batches(destination);
     END IF;
+    PERFORM outbox_internal.bound_leases(destination);
 
     RETURN QUERY
     SELECT new_token, d.attempts, d.position, d.occurred_at, d.event_id, d.version, d.schema_version,
@@ -788,12 +814,13 @@ AS $$
 #variable_conflict use_column
 DECLARE
     batch   outbox.batch;
-    new_end CONSTANT timestamptz := clock_timestamp() + lease;
+    now     CONSTANT timestamptz := clock_timestamp();
+    new_end CONSTANT timestamptz := now + lease;
 BEGIN
     PERFORM outbox_internal.check_lease_time(lease);
     batch := outbox_internal.lock_lease(token, false);
-    UPDATE outbox.batch AS b SET locked_until = new_end WHERE b.token = $1;
-    UPDATE outbox.delivery AS d SET locked_until = new_end
+    UPDATE outbox.batch AS b SET fetched_at = now, locked_until = new_end WHERE b.token = $1;
+    UPDATE outbox.delivery AS d SET locked_at = now, locked_until = new_end
      WHERE d.destination = batch.destination AND d.position = ANY (batch.retries) AND d.lock_token = $1;
     RETURN new_end;
 END $$;

@@ -60,6 +60,7 @@ DECLARE
     retention CONSTANT interval := outbox_internal.setting('receipt_retention');
     turn      outbox.receipt_turn;
 BEGIN
+    UPDATE outbox.receipt_turn AS t SET since = clock_timestamp() WHERE t.since > clock_timestamp(); -- the clock was set back
     SELECT * INTO turn FROM outbox.receipt_turn;
     IF turn.since > clock_timestamp() - retention THEN
         RETURN true;

@@ -32,7 +32,8 @@ CREATE TABLE outbox.relay (
     direct       boolean     NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     leased_until timestamptz NOT NULL,
-    identity     text
+    identity     text,
+    leased_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.relay IS 'processes of outbox-relay that serve this database';
 COMMENT ON COLUMN outbox.relay.id IS 'random id of the process; see outbox.cursor.relay';
@@ -42,6 +43,7 @@ COMMENT ON COLUMN outbox.relay.direct IS 'false if a pooler is in between, so th
 COMMENT ON COLUMN outbox.relay.started_at IS 'when it was first seen';
 COMMENT ON COLUMN outbox.relay.leased_until IS 'until when it may serve destinations, unless it renews the lease';
 COMMENT ON COLUMN outbox.relay.identity IS 'identity that it delivers with: its own, or that of the server; see outbox.installation';
+COMMENT ON COLUMN outbox.relay.leased_at IS 'when it renewed the lease';
 
 CREATE UNLOGGED TABLE outbox.relay_lease (
     number integer PRIMARY KEY,
@@ -126,6 +128,21 @@ BEGIN ATOMIC
                               AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid::bigint = cursor.number);
 END;
 
+-- After the clock was set back, leases that seem to begin later begin now. So a relay that is gone keeps
+-- its destinations no longer than its lease.
+CREATE FUNCTION outbox_internal.bound_relays()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH ahead AS MATERIALIZED (
+        SELECT r.id, clock_timestamp() AS now FROM outbox.relay AS r WHERE r.leased_at > clock_timestamp() FOR UPDATE SKIP LOCKED
+    )
+    UPDATE outbox.relay AS r SET leased_at = a.now, leased_until = a.now + (r.leased_until - r.leased_at)
+      FROM ahead AS a
+     WHERE r.id = a.id;
+END;
+
 -- Makes room for one more process of outbox-relay. Ids are random, so a role that may deliver could
 -- make rows without end.
 -- Errors: 53400 there are too many.
@@ -190,18 +207,19 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    soon    CONSTANT timestamptz := clock_timestamp() + interval '1 minute'; -- a limit that the index can use
+    now     CONSTANT timestamptz := clock_timestamp();
     sender  CONSTANT text := left(coalesce(nullif(relay_beat.identity, ''), outbox_internal.own_identity(), ''), 1000);
 BEGIN
     PERFORM outbox_internal.check_lease_time(lease);
+    PERFORM outbox_internal.bound_relays();
     IF NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_beat.id) THEN
         PERFORM outbox_internal.make_room_for_relay();
     END IF;
     copy := outbox_internal.recognize(sender);
-    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until, identity)
-    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, clock_timestamp() + lease, sender)
+    INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until, leased_at, identity)
+    VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, now + lease, now, sender)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
-       SET leased_until = excluded.leased_until, direct = excluded.direct, identity = excluded.identity;
+       SET leased_until = excluded.leased_until, leased_at = excluded.leased_at, direct = excluded.direct, identity = excluded.identity;
     holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);
     resting := holds_lock OR rest AND EXISTS (
         SELECT FROM pg_locks AS l
@@ -233,9 +251,7 @@ BEGIN
       FROM unnest(idle, frontiers) AS i(number, frontier)
      WHERE EXISTS (SELECT FROM outbox_internal.window_events(i.frontier::pg_snapshot, pg_current_snapshot()))
         OR EXISTS (SELECT FROM outbox.cursor AS c
-                     JOIN outbox.delivery AS e ON e.destination = c.destination
-                    WHERE c.number = i.number AND e.next_retry_at <= soon AND e.next_retry_at <= clock_timestamp()
-                      AND e.lock_token IS NULL);
+                    WHERE c.number = i.number AND outbox_internal.next_retry(c.destination) <= 0);
 END $$;
 
 -- Gives up the wake lock of a relay outside the server, which ends its rest. Relays that rest
@@ -257,6 +273,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    LOCK TABLE outbox.cursor, outbox.delivery IN ROW EXCLUSIVE MODE; -- as take_control() does
     SELECT 'ok', c.destination INTO outcome, destination
       FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
      WHERE c.number = relay_lock.number AND c.lease = relay_lock.lease
@@ -761,19 +778,6 @@ BEGIN
     PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'local' ELSE 'off' END, true);
     RETURN outcome;
 END $$;
-
--- Returns the seconds until the next retry of a destination is due; NULL if there is none.
-CREATE FUNCTION outbox_internal.next_retry(destination name)
-RETURNS double precision
-LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT least(greatest(extract(epoch FROM d.next_retry_at - clock_timestamp()), 0), 3600)
-      FROM outbox.delivery AS d
-     WHERE d.destination = $1 AND d.next_retry_at IS NOT NULL AND d.lock_token IS NULL AND isfinite(d.next_retry_at)
-     ORDER BY d.next_retry_at
-     LIMIT 1;
-END;
 
 -- Records the outcome of events in trouble, for a relay outside the server. Arrays of one kind
 -- belong together. `settled_from` and `committed` are those of settle_retries(), or NULL. Returns

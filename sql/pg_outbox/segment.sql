@@ -162,3 +162,13 @@ COMMENT ON COLUMN outbox.segment.current IS 'true if enqueues go to this segment
 COMMENT ON COLUMN outbox.segment.since IS 'when current last changed, or the segment was emptied';
 COMMENT ON COLUMN outbox.segment.size IS 'size in bytes, with index and TOAST table';
 COMMENT ON COLUMN outbox.segment.held_by IS 'destinations and endpoints that have not settled all selected events of it';
+
+-- After the clock was set back, segments whose time seems to begin later begin it now. So none is kept
+-- longer than it was meant.
+CREATE FUNCTION outbox_internal.bound_ring()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE outbox.ring AS r SET since = clock_timestamp() WHERE r.since > clock_timestamp();
+END;

@@ -16,6 +16,7 @@ END;
 CREATE VIEW outbox_internal.destination_state AS
 SELECT d.name AS destination,
        CASE
+         WHEN pg_is_in_recovery() THEN 'standby'
          WHEN copy.original IS NOT NULL THEN 'paused'
          WHEN d.external AND NOT d.pull
          THEN coalesce(w.state, CASE WHEN p.id IS NOT NULL THEN 'starting' ELSE 'stopped' END)
@@ -138,7 +139,7 @@ SELECT s.destination, s.state, s.state_since, s.pid, s.published, s.failures, s.
   FROM outbox_internal.destination_status AS s;
 COMMENT ON VIEW outbox.status IS 'state of every destination: whether it is stuck, since when and why';
 COMMENT ON COLUMN outbox.status.destination IS 'name of the foreign server, or default for outbox.default_destination';
-COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; held back, failing or waiting: see outbox.absent_workers(); pull if events are fetched';
+COMMENT ON COLUMN outbox.status.state IS 'starting, idle, delivering, throttled, backing off, paused, misconfigured or stopped; standby if the server is one; held back, failing or waiting: see outbox.absent_workers(); pull if events are fetched';
 COMMENT ON COLUMN outbox.status.state_since IS 'since when it is in this state';
 COMMENT ON COLUMN outbox.status.pid IS 'process of the relay';
 COMMENT ON COLUMN outbox.status.published IS 'events confirmed since the destination was created; an event that is delivered again counts again';

@@ -69,6 +69,8 @@ void apply(inbox::Transaction& t, const inbox::Event& e) {
         throw 1;
     if (e.type == "permanent")
         throw inbox::PermanentFailure("never");
+    if (e.type == "sleep")
+        std::this_thread::sleep_for(milliseconds(std::stoi(*e.payload)));
     if (e.type == "swallow") {
         try {
             t.execute("SELECT 1/0");

@@ -218,6 +218,7 @@ class Cluster:
         self.data = self.directory / "data"
         self.log_path = self.directory / "log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}  # variables of the server, besides those of this process
         self.port = 0
         self.starts = 0  # of the server, recoveries included: older connections are dead
         self.killed: set[tuple[int, int]] = set()  # process, signal
@@ -284,6 +285,7 @@ class Cluster:
                          *arguments]
                     ),
                     cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env={**os.environ, **self.environment},
                 )  # fmt: skip
             try:
                 self.wait_ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -299,3 +300,16 @@ def test_applied_by_replication_only_if_asked_for(make_cluster: MakeCluster) -> 
     subscriber.execute("INSERT INTO quiet VALUES (3)")
     assert subscriber.execute(EVENTS)[-1] == ("QuietCreated", "3", {"id": 3, "title": None, "wide": None})
     subscriber.execute("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s")
+
+
+def test_a_capture_that_ends_and_one_that_is_made_anew_do_not_deadlock(database: Database) -> None:
+    database.execute("CREATE TABLE item (id int PRIMARY KEY); SELECT outbox.capture('item')")
+    waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'item'::regclass AND NOT granted"
+    with database.connect() as other, ThreadPoolExecutor() as threads:
+        other.execute("BEGIN; LOCK TABLE item IN SHARE ROW EXCLUSIVE MODE")
+        ends = threads.submit(lambda: database.connect().execute("SELECT outbox.uncapture('item')").fetchone())
+        wait_until(lambda: database.value(waiting), what="the end of the capture to wait")
+        other.execute("SELECT outbox.capture('item', replace => true)")
+        other.execute("COMMIT")
+        assert ends.result() == (True,)
+    assert database.execute("SELECT captured FROM outbox.captures") == []

@@ -656,6 +656,16 @@ def test_a_segment_that_is_written_to_is_not_emptied(edition: Site) -> None:
     assert edition.value("SELECT outbox_internal.empty_segment(0)") is True
 
 
+def test_upkeep_does_not_wait_after_the_clock_was_set_back(edition: Site) -> None:
+    edition.execute("SELECT outbox_internal.maintain()")
+    edition.execute("UPDATE outbox.upkeep SET due = now() + '1 day 1 hour', set_at = now() + '1 day'")
+    edition.execute("UPDATE outbox.ring SET since = now() + '1 day'; UPDATE outbox.receipt_turn SET since = now() + '1 day'")
+    edition.execute("SELECT outbox_internal.maintain()")
+    assert edition.execute("SELECT task FROM outbox.upkeep WHERE set_at > now()") == []
+    assert edition.execute("SELECT number FROM outbox.ring WHERE since > now()") == []
+    assert edition.execute("SELECT current FROM outbox.receipt_turn WHERE since > now()") == []
+
+
 def test_one_relay_at_a_time_looks_after_the_log(edition: Site) -> None:
     with edition.connect() as other, other.transaction():
         other.execute("SELECT pg_advisory_xact_lock(1869968482, -2)")

@@ -289,7 +289,7 @@ def test_metrics_are_openmetrics_text(database: Database) -> None:
     assert f"outbox_published_total{labels} 10" in lines
     assert f"outbox_up{labels} 1" in lines
     families = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(families) == len(set(families)) == 15
+    assert len(families) == len(set(families)) == 16
 
 
 def test_latencies_are_a_histogram(database: Database) -> None:

@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from cluster import Cluster
-from database import Database
+from cluster import Cluster, MakeCluster
+from database import Database, create_database
 from sinks.servers import add_clients_to_path
 from test_inbox import Reader
 from waiting import SECOND, Stopwatch, stays, wait_until
@@ -248,7 +248,7 @@ def test_metrics_are_openmetrics_text(served: Consumer) -> None:
     families = list(parser.text_string_to_metric_families(served.value("SELECT inbox.metrics()")))
     assert len({family.name for family in families}) == len(families)
     samples = {
-        (sample.name, sample.labels["consumer"], sample.labels.get("quantile", sample.labels.get("le"))): sample.value
+        (sample.name, sample.labels.get("consumer"), sample.labels.get("quantile", sample.labels.get("le"))): sample.value
         for family in families for sample in family.samples
     }  # fmt: skip
     assert {sample.labels["database"] for family in families for sample in family.samples} == {served.name}
@@ -272,6 +272,77 @@ def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
                what="a report of messages for nobody")  # fmt: skip
     consumer.execute("UPDATE inbox.consumer SET role = 'nobody', subscriptions = 1")  # no processor starts for it
     assert consumer.findings() == [("failing", 'consumer "c"', "no processor")]
+
+
+# Ways in which a handler escapes from being caught.
+ENDS = {
+    "canceled": "RAISE 'stop' USING ERRCODE = 'query_canceled';",
+    "cancels itself": "PERFORM pg_cancel_backend(pg_backend_pid()), pg_sleep(1);",
+    "ends its process": "PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(1);",
+}
+
+
+@pytest.mark.worker_errors("terminating|stop|canceling")
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_message_that_ends_its_transaction_or_its_process_becomes_a_dead_letter(served: Consumer, end: str) -> None:
+    served.execute(
+        f"""CREATE FUNCTION public.end_it(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN IF event.aggregate_id = 'bad' THEN {end} END IF; END $$"""
+    )
+    served.execute("SELECT inbox.subscribe('c', '*', 'public.end_it')")
+    bad, good = served.send("bad"), served.send("good", 2)
+    served.wait_dead(bad)
+    wait_until(served.applied, lambda seen: sorted(seen) == sorted(good), what="all others to be applied")
+    assert served.execute("SELECT DISTINCT attempts FROM inbox.dead_letter") == [(3,)]
+
+
+@pytest.mark.worker_errors("terminated")
+def test_a_message_that_crashes_the_server_becomes_a_dead_letter(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"restart_after_crash": "on"})
+    served = Consumer(cluster, create_database(cluster, extension=False).name)
+    served.create_extension()
+    served.set_policy(max_attempts=2, retry_base="1 ms", retry_max="10 ms")
+    served.execute("CREATE TABLE gate ()")
+    served.execute(
+        """CREATE FUNCTION public.wait(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
+           BEGIN IF event.aggregate_id = 'bad' THEN LOCK TABLE public.gate; END IF; END $$"""
+    )
+    served.execute("SELECT inbox.subscribe('c', '*', 'public.wait'), inbox.subscribe('c', '*', 'handle')")
+    bad, good = served.send("bad"), served.send("good")
+    for _ in range(2):
+        with suppress(psycopg.OperationalError), served.connect() as blocker:
+            blocker.execute("BEGIN; LOCK TABLE gate")
+            waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'gate'::regclass"
+            (pid,) = wait_until(lambda: served.execute(waiting), what="the processor to be at the message")[0]
+            cluster.kill_and_recover(pid)
+    served.wait_dead(bad)
+    served.wait_applied(good)
+
+
+def test_a_standby_is_not_down(make_cluster: MakeCluster) -> None:
+    primary = make_cluster()
+    consumer = Consumer(primary, create_database(primary, extension=False).name)
+    consumer.create_extension()
+    consumer.subscribe()
+    consumer.wait_applied(consumer.send("a"))
+    standby = primary.make_standby().start()
+    try:
+        copy = Consumer(standby, consumer.name)
+        wait_until(copy.applied, what="the message to reach the standby")
+        assert copy.state()["state"] == "standby" and copy.findings() == []
+        metrics = copy.value("SELECT inbox.metrics()")
+        assert "inbox_up{" not in metrics and f'inbox_in_recovery{{database="{copy.name}"}} 1' in metrics
+    finally:
+        standby.destroy()
+
+
+def test_a_message_that_waits_can_be_discarded(consumer: Consumer) -> None:
+    consumer.send("a")
+    bad, good = consumer.send("a"), consumer.send("a", first=3)
+    assert consumer.value("SELECT inbox.discard('c', %s::uuid[], 'stuck')", (bad,)) == 1
+    consumer.subscribe()
+    wait_until(consumer.applied, lambda seen: seen[-1:] == good, what="the last message to be applied")
+    assert bad[0] not in consumer.applied()
 
 
 # Things that a handler can leave in its session, and how another would see them.

@@ -28,13 +28,13 @@ def rows(database: Database, table: str) -> list[tuple]:
 
 
 def fail(database: Database, destination: str, event_id: str, *, permanent: bool) -> None:
-    """Records a refused event as a relay does; its retry is due in a year."""
+    """Records a refused event as a relay does; its retry is due in five minutes."""
     database.execute(
         "SELECT outbox_internal.fail_events(%s, ARRAY[e.xid], ARRAY[e.position], ARRAY['no'], ARRAY[%s]) "
         "FROM outbox.event AS e WHERE e.event_id = %s",
         (destination, permanent, event_id),
     )
-    database.execute("UPDATE outbox.delivery SET next_retry_at = now() + interval '1 year' WHERE state = 'RETRY'")
+    database.execute("UPDATE outbox.delivery SET next_retry_at = now() + interval '5 minutes' WHERE state = 'RETRY'")
 
 
 # -------------------------------------------------------------------------------------------------

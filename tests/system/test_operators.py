@@ -583,3 +583,30 @@ def test_source_events_are_forgotten(make_cluster: MakeCluster) -> None:
         what="all that are old to be forgotten, in several steps",
     )  # fmt: skip
     assert db.execute(enqueue) == [first], "what is not old is known"
+
+
+# -------------------------------------------------------------------------------------------------
+# DDL on the tables
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["outbox.cursor", "outbox.delivery"])
+def test_a_relay_and_ddl_do_not_deadlock(db: Database, receiver: Receiver, table: str) -> None:
+    """REINDEX locks the table, then its indexes. A relay between the two must have none of them."""
+    receiver.on(everything, answer(400))
+    db.add_destination("d", receiver.url(), topics="bad.*", retry_base="2s", retry_max="2s", max_attempts="1000000")
+    db.add_destination("healthy", "null:", topics="good.*")
+    db.enqueue(topic="bad.event")
+    attempts = "SELECT coalesce(max(attempts), 0) FROM outbox.delivery"
+    waiting = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
+    for _ in range(3):
+        before = db.value(attempts)
+        # What comes next is that one relay takes the retry, and that the other saves its cursor.
+        wait_until(lambda: db.value(attempts), lambda seen, before=before: seen > before, what="another attempt")
+        with db.connect() as ddl, ddl.transaction():
+            ddl.execute(f"LOCK TABLE {table} IN SHARE MODE")
+            db.enqueue(topic="good.event")
+            wait_until(lambda: db.value(waiting, (table,)), what="a relay to wait")
+            ddl.execute(f"REINDEX TABLE {table}")
+    db.wait_published(3, "healthy")
+    assert "deadlock" not in db.log_of_relay()

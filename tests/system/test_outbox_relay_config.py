@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from cluster import Cluster, Installation
-from database import Database, NewDatabase
+from cluster import Cluster, Installation, MakeCluster
+from database import Database, NewDatabase, create_database
 from passwords import assert_no_passwords, password
 from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
@@ -200,6 +201,45 @@ def test_the_check_names_a_missing_right(program: Program, database: Database) -
     finally:
         database.execute("DROP OWNED BY relay_without_right")
         database.execute("DROP ROLE relay_without_right")
+
+
+def test_a_standby_is_named(program: Program, make_cluster: MakeCluster) -> None:
+    primary = make_cluster()
+    database = create_database(primary)
+    standby = primary.make_standby().start()
+    try:
+        copy = Database(standby, database.name)
+        wait_until(lambda: copy.value("SELECT outbox.version()"), what="the standby to have pg_outbox",
+                   ignoring=(psycopg.Error,))  # fmt: skip
+        done = program.check(section(copy))
+        assert done.returncode == 1
+        assert "FAIL  orders  connection  the server is a standby" in done.stdout
+        assert "target_session_attrs=read-write" in done.stdout
+        done = program.run("--config", program.write(section(copy)), "--once")
+        assert done.returncode == 1 and "the server is a standby" in done.stderr
+    finally:
+        standby.destroy()
+
+
+@pytest.mark.worker_errors(r'extension "pg_outbox" is of version')
+def test_a_database_of_another_version_is_left_alone(
+    program: Program, database: Database, receiver: Receiver, http: None
+) -> None:
+    database.add_destination("d", receiver.url(), relay="external")
+    ids = database.enqueue()
+    version = database.value("SELECT outbox.version()")
+    installed = "UPDATE pg_extension SET extversion = %s WHERE extname = 'pg_outbox'"
+    database.execute(installed, ("9.9.0",))
+    problem = f"pg_outbox in the database is of version 9.9.0, outbox-relay of version {version}"
+    done = program.check(section(database))
+    assert done.returncode == 1 and f"FAIL  orders  pg_outbox  {problem}" in done.stdout, done.stdout
+    done = program.run("--config", program.write(section(database)), "--once")
+    assert done.returncode == 1 and problem in done.stderr, done.stderr
+    assert receiver.events() == []
+    database.execute(installed, (version,))
+    done = program.run("--config", program.write(section(database)), "--once")
+    assert done.returncode == 0, done.stderr
+    assert [event.id for event in receiver.events()] == ids
 
 
 def test_check_of_databases_that_cannot_be_used(program: Program, new_database: NewDatabase) -> None:
@@ -530,3 +570,22 @@ def test_logs_in_json(program: Program, database: Database, receiver: Receiver, 
     assert {"database": "orders", "destination": "d"}.items() <= next(
         line for line in lines if line.get("destination")
     ).items()
+
+
+def test_the_end_of_a_session_leaves_no_line_of_libpq_in_the_log(program: Program, database: Database) -> None:
+    """It would have no time and no database, and would not be JSON."""
+    database.add_destination("d", "null:", relay="external")
+    program.start("--config", program.write(section(database)), "--log-format", "json", "--log-level", "debug")
+    ended: set[int] = set()
+    sessions = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'outbox-relay%'"
+    )
+    for _ in range(5):
+        pids = wait_until(
+            lambda: {pid for (pid,) in database.execute(sessions)} - ended, what="another session of the relay"
+        )
+        database.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", (list(pids),))
+        ended |= pids
+    wait_until(program.log, lambda text: "terminating connection" in text, what="a line about it")
+    for line in program.log().splitlines():
+        json.loads(line)

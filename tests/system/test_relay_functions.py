@@ -91,6 +91,15 @@ def serving(db: Database) -> tuple[Caller, int]:
     return caller, number
 
 
+def test_a_relay_that_is_gone_keeps_nothing_after_the_clock_was_set_back(db: Database) -> None:
+    gone, number = Caller(db, direct=False), number_of(db)
+    gone.beat()
+    assert gone.take(number)["lease"] is not None
+    db.execute("UPDATE outbox.relay SET leased_at = now() + '1 day', leased_until = now() + '1 day' + '100 ms'")
+    other = Caller(db, direct=False)
+    wait_until(lambda: other.beat()["free"], lambda free: free == [number], what="the end of its lease")
+
+
 def test_the_server_has_no_relay_for_it(db: Database) -> None:
     db.add_destination("inside", "null:")
     db.wait_for_worker("relay", "inside")
@@ -343,7 +352,7 @@ def test_calls_do_not_read_all_waiting_events(db: Database) -> None:
     db.execute(
         """INSERT INTO outbox.delivery (destination, state, attempts, next_retry_at, position, xid, occurred_at, event_id, schema_version,
                                         topic, aggregate_type, aggregate_id, event_type, ordering_key, content_type)
-           SELECT 'd', 'PENDING', 1, now() + interval '1 hour', 1000 + n, e.xid, e.occurred_at, gen_random_uuid(), 1,
+           SELECT 'd', 'PENDING', 1, now() + interval '5 minutes', 1000 + n, e.xid, e.occurred_at, gen_random_uuid(), 1,
                   e.topic, 'a', n::text, 'E', n::text, e.content_type
              FROM outbox.event AS e, generate_series(1, 30000) AS n"""
     )

@@ -452,7 +452,10 @@ def test_a_standby_runs_nothing_until_it_is_promoted(make_cluster: MakeCluster) 
             what="the events to reach the standby",
         )  # fmt: skip
         assert standby.workers() == []
-        assert copy.status()["state"] == "stopped"
+        assert copy.status()["state"] == "standby" and copy.health() == []
+        metrics = copy.value("SELECT outbox.metrics()")
+        assert "outbox_up{" not in metrics and f'outbox_in_recovery{{database="{copy.name}"}} 1' in metrics
+        assert f'outbox_in_recovery{{database="{copy.name}"}} 0' in database.value("SELECT outbox.metrics()")
 
         primary.stop("immediate")
         standby.promote()

@@ -195,7 +195,8 @@ static Refused refusal(PGconn* connection, const PGresult* result) {
     std::string text = "ERROR:  " + primary;
     if (!field(PG_DIAG_MESSAGE_DETAIL).empty())
         text += "\nDETAIL:  " + field(PG_DIAG_MESSAGE_DETAIL);
-    if (state == "3F000" || state == "42P01" || state == "42883")  // no schema, view, function
+    if (state == "3F000" || state == "42P01" || state == "42883" ||
+        state == "42703")  // no schema, view, function, column
         text +=
             "\nHINT:  The extension in this database may be older than outboxctl: see outboxctl "
             "doctor.";

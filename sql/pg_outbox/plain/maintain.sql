@@ -5,20 +5,23 @@
 -- No enqueue waits for this: a lock is taken at once or not at all, and held only for a TRUNCATE.
 
 CREATE TABLE outbox.upkeep (
-    task text        PRIMARY KEY,
-    due  timestamptz NOT NULL
+    task   text        PRIMARY KEY,
+    due    timestamptz NOT NULL,
+    set_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox.upkeep IS 'when tasks of outbox_internal.maintain() are due again';
 COMMENT ON COLUMN outbox.upkeep.task IS 'the task';
 COMMENT ON COLUMN outbox.upkeep.due IS 'not done before this time';
+COMMENT ON COLUMN outbox.upkeep.set_at IS 'when that was decided';
 
--- Returns whether a task of outbox_internal.maintain() is due.
+-- Returns whether a task of outbox_internal.maintain() is due. If that was decided later than now, the
+-- clock has been set back, and the task is due.
 CREATE FUNCTION outbox_internal.is_due(task text)
 RETURNS boolean
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT NOT EXISTS (SELECT FROM outbox.upkeep AS u WHERE u.task = is_due.task AND u.due > clock_timestamp());
+    SELECT NOT EXISTS (SELECT FROM outbox.upkeep AS u WHERE u.task = is_due.task AND u.due > clock_timestamp() AND u.set_at <= clock_timestamp());
 END;
 
 -- Sets when a task of outbox_internal.maintain() is due again.
@@ -27,8 +30,9 @@ RETURNS void
 LANGUAGE sql VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    INSERT INTO outbox.upkeep VALUES (task, clock_timestamp() + make_interval(secs => seconds))
-        ON CONFLICT ON CONSTRAINT upkeep_pkey DO UPDATE SET due = excluded.due;
+    INSERT INTO outbox.upkeep
+    SELECT task, n.now + make_interval(secs => seconds), n.now FROM (SELECT clock_timestamp() AS now) AS n
+        ON CONFLICT ON CONSTRAINT upkeep_pkey DO UPDATE SET due = excluded.due, set_at = excluded.set_at;
 END;
 
 -- Drops old receipts and source events.
@@ -217,6 +221,7 @@ BEGIN
         PERFORM outbox_internal.come_home();
         RETURN 0;
     END IF;
+    PERFORM outbox_internal.bound_ring();
     PERFORM outbox_internal.tend_receipts();
     PERFORM outbox_internal.watch_size();
     PERFORM outbox_internal.tend_captures();

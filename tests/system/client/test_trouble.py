@@ -85,6 +85,49 @@ def test_killed_backends_cost_nothing(target: Target, consume: Consume) -> None:
     assert rows == [(list(range(1, len(ids) // 6 + 1)),)] * 6
 
 
+def test_a_handler_that_outlasts_its_session_makes_a_dead_letter(target: Target, consume: Consume) -> None:
+    target.set_policy(max_attempts=2, retry_base="1 ms", retry_max="10 ms")
+    consumer = consume(
+        conninfo=f"{target.conninfo} options='-c idle_in_transaction_session_timeout=100'", connections=1,
+        retry_base=1, retry_max=10,
+    )  # fmt: skip
+    bad = consumer.deliver("bad", type="sleep", payload="400")
+    good = consumer.deliver("good", 5)
+    state = consumer.wait_for("all to be acknowledged", acked=6)
+    assert state["dead"] == 1 and state["failures"] == 2
+    assert [(row[0], row[1], row[2]) for row in target.dead_letters()] == [(bad[0], 2, "08006")]
+    target.wait_applied(good)
+
+
+def test_a_failure_of_an_event_that_exceeds_limits_is_counted(target: Target, consume: Consume) -> None:
+    target.set_policy(max_attempts=2, retry_base="1 ms", retry_max="10 ms")
+    consumer = consume(connections=1, retry_base=1, retry_max=10)
+    ids = [consumer.deliver("k" * 2000)[0], consumer.deliver("type", type="T" * 303)[0]]
+    for id in ids:
+        target.poison(id)
+    good = consumer.deliver("good", 5)
+    state = consumer.wait_for("all to be acknowledged", acked=7)
+    assert state["dead"] == 2
+    assert {row[0]: row[1] for row in target.dead_letters()} == dict.fromkeys(ids, 2)
+    details = target.execute("SELECT detail FROM inbox.dead_message ORDER BY event_type")
+    assert sorted(detail for (detail,) in details) == [
+        "The event is not kept as it was: aggregate_id is too long.",
+        "The event is not kept as it was: event_type is too long.",
+    ]
+    target.wait_applied(good)
+
+
+def test_the_window_is_pruned_whatever_time_out_handlers_have(target: Target, consume: Consume) -> None:
+    target.execute(
+        "INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at)"
+        " SELECT 1, gen_random_uuid(), 32, now() - interval '9 days' FROM generate_series(1, 200000)"
+    )
+    consume(conninfo=f"{target.conninfo} options='-c statement_timeout=50'", housekeeping_interval=50)
+    wait_until(
+        lambda: target.value("SELECT count(*) FROM inbox.processed"), lambda n: n == 0, what="old ids to be removed"
+    )
+
+
 def test_the_server_goes_and_comes_back(make_cluster: MakeCluster, consume: Consume) -> None:
     cluster = make_cluster()
     target = Target(cluster, create_database(cluster, "db", extension=False).name)

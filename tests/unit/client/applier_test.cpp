@@ -502,6 +502,39 @@ TEST_F(ApplierTest, AnAdministratorWhoEndsTheConnectionIsNoFailure) {
     EXPECT_EQ(server.count("fail_event"), 0u);
 }
 
+// Its handler ends the session, or takes longer than a time-out of the server allows. The others go on.
+TEST_F(ApplierTest, AnEventThatLosesTheConnectionAgainAndAgainHasFailed) {
+    server.on("INSERT effect", [](const Statement& s) {
+        return s.parameters.at(0) == id_of(2) ? ScriptedPostgresql::lost(End::before)
+                                              : ScriptedPostgresql::Answer{};
+    });
+    auto batch = items({{"a", {1}}, {"b", {2, 3}}, {"c", {4}}});
+    EXPECT_THAT(apply(batch), ElementsAre(applied, failed, behind, applied));
+    EXPECT_THAT(effects(), ElementsAre(1, 4));
+    EXPECT_EQ(server.count("fail_event"), 1u);
+    EXPECT_EQ(batch[1].failure.sqlstate, "08006");
+}
+
+// A text of the event is too long, or has characters that the database cannot store.
+TEST_F(ApplierTest, AFailureWhoseEventCannotBeKeptIsCountedWithoutItsContent) {
+    refuse(1, "23505");
+    std::vector<Statement> reports;
+    server.on("inbox.fail_event", [&](const Statement& s) {
+        reports.push_back(s);
+        return reports.size() == 1 ? ScriptedPostgresql::error("22P05", "no equivalent")
+                                   : ScriptedPostgresql::value("t");
+    });
+    auto batch = items({{"k\u00e9y", {1}}, {"b", {2}}});
+    batch[0].delivery.event.type = "Changed";
+    EXPECT_THAT(apply(batch), ElementsAre(dead, applied));
+    ASSERT_THAT(reports, SizeIs(2));
+    EXPECT_EQ(reports[0].parameters.at(10), "Changed");
+    EXPECT_EQ(reports[1].parameters.at(10), "");
+    EXPECT_EQ(reports[1].parameters.at(11), "k??y");
+    EXPECT_THAT(reports[1].parameters.at(19).value_or(""), HasSubstr("no equivalent"));
+    EXPECT_THAT(effects(), ElementsAre(2));
+}
+
 // The failure is counted in the database: it must not be forgotten, nor counted without its event.
 TEST_F(ApplierTest, AReportThatIsLostIsRepeated) {
     refuse(1, "23505");

@@ -37,7 +37,7 @@ function time(value) {
   return value ? new Date(value).toLocaleString() : '';
 }
 
-const good_states = ['idle', 'delivering', 'processing', 'PUBLISHED', 'APPLIED', 'pull', 'handled outside', 'claimed'];
+const good_states = ['idle', 'delivering', 'processing', 'PUBLISHED', 'APPLIED', 'pull', 'handled outside', 'claimed', 'standby'];
 const bad_states = ['backing off', 'misconfigured', 'stopped', 'failing', 'held back', 'not confirmed', 'not subscribed',
                     'DEAD', 'RETRY', 'NO DESTINATION', 'UNKNOWN'];
 
