@@ -151,8 +151,12 @@ void Housekeeper::report(std::size_t outstanding) {
     shared_.reported_outstanding = outstanding > 0;
 }
 
+// A limit of the session is meant for statements of handlers, and is short. Pruning reads a table.
 void Housekeeper::prune() {
-    connection_->run(Whose::own, "SELECT inbox.prune()");
+    connection_->send(Whose::own, "BEGIN");
+    connection_->send(Whose::own, "SET LOCAL statement_timeout = 0");
+    connection_->send(Whose::own, "SELECT inbox.prune()");
+    connection_->run(Whose::own, "COMMIT");
 }
 
 // ------------------------------------------------------------------------------------------------

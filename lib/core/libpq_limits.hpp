@@ -19,6 +19,8 @@
 
 #include "core/clock.hpp"
 #include "core/libpq_error.hpp"
+#include "core/libpq_session.hpp"
+#include "core/session_mode.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -56,6 +58,46 @@ class LibpqMeter {
 };
 
 // -------------------------------------------------------------------------------------------------
+// Answers
+// -------------------------------------------------------------------------------------------------
+
+struct AnswerLimits {
+    std::uint64_t bytes;
+    Micros time = never;
+};
+
+// Returns the last result of what was sent, as PQexec() does, or nullptr with a failure. After a failure
+// nothing may be done with the connection but to close it.
+inline PGresult* last_result(PGconn* connection, AnswerLimits limits, std::string& failure) {
+    LibpqMeter meter(limits.bytes);
+    const Micros until = limits.time == never ? never : meter.now() + limits.time;
+    PGresult* last = nullptr;
+    for (;;) {
+        while (PQisBusy(connection) != 0) {
+            meter.wait(connection, POLLIN, until);
+            const bool is_late = meter.now() >= until;
+            if (is_late || !meter.allows(connection)) {
+                PQclear(last);
+                failure =
+                    is_late ? "the server does not answer" : "the answer of the server is too long";
+                return nullptr;
+            }
+            if (PQconsumeInput(connection) == 0)
+                break;  // PQgetResult() has the error
+        }
+        PGresult* result = PQgetResult(connection);
+        if (result == nullptr)
+            return last;
+        PQclear(last);
+        last = result;
+        const ExecStatusType status = PQresultStatus(last);
+        if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH ||
+            PQstatus(connection) == CONNECTION_BAD)
+            return last;
+    }
+}
+
+// -------------------------------------------------------------------------------------------------
 // Connecting
 // -------------------------------------------------------------------------------------------------
 
@@ -64,6 +106,12 @@ using LibpqParameters = std::vector<std::pair<std::string, std::string>>;
 struct LibpqConnection {
     PGconn* connection = nullptr;  // as that of PQconnectdbParams(); not if it was given up
     std::string failure{};         // empty if it is open
+    bool keeps_session = false;    // no pooler gives its server process to others
+};
+
+struct SessionRule {
+    SessionKind kind;
+    SessionMode mode = SessionMode::automatic;
 };
 
 inline std::string libpq_value(const PQconninfoOption* options, std::string_view name) {
@@ -119,9 +167,33 @@ inline bool log_in(PGconn* connection, Micros time_limit, std::string& failure) 
     return true;
 }
 
+// Makes the session one of ours. Closes it if that fails.
+inline void begin_session(LibpqConnection& connected, const SessionRule& rule, Micros time_limit) {
+    PGconn* const connection = connected.connection;
+    const std::string is_local = rule.mode == SessionMode::direct   ? "false"
+                                 : rule.mode == SessionMode::pooled ? "true"
+                                                                    : runs_elsewhere(connection);
+    const std::string text = std::string(take_time) + "SELECT " + is_local + ", " +
+                             set_session(connection, rule.kind, is_local);
+    const std::unique_ptr<PGresult, void (*)(PGresult*)> result(
+        PQsendQuery(connection, text.c_str()) == 1
+            ? last_result(connection, {max_login_bytes, time_limit}, connected.failure)
+            : nullptr,
+        PQclear);
+    if (PQresultStatus(result.get()) == PGRES_TUPLES_OK && PQntuples(result.get()) == 1) {
+        connected.keeps_session = std::string_view(PQgetvalue(result.get(), 0, 0)) == "f";
+        return;
+    }
+    if (connected.failure.empty())
+        connected.failure = error_of(connection);
+    PQfinish(std::exchange(connected.connection, nullptr));
+}
+
 // Connects as PQconnectdbParams() does, with the same time limit for each host, connect_timeout. Unlike
-// that function it ends in time, and takes no more than max_login_bytes.
-inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname) {
+// that function it ends in time, and takes no more than max_login_bytes. Every session of our programs
+// begins here.
+inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname,
+                                     const SessionRule& rule) {
     LibpqConnection connected;
     for (std::size_t hosts = 1, tried = 0; tried < hosts; tried++) {
         PGconn* connection = start_libpq(parameters, expand_dbname);
@@ -141,6 +213,8 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
             connected.connection = connection;
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
+            else
+                begin_session(connected, rule, limit);
             return connected;
         }
         PQfinish(connection);
@@ -154,46 +228,6 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
         }
     }
     return connected;
-}
-
-// -------------------------------------------------------------------------------------------------
-// Answers
-// -------------------------------------------------------------------------------------------------
-
-struct AnswerLimits {
-    std::uint64_t bytes;
-    Micros time = never;
-};
-
-// Returns the last result of what was sent, as PQexec() does, or nullptr with a failure. After a failure
-// nothing may be done with the connection but to close it.
-inline PGresult* last_result(PGconn* connection, AnswerLimits limits, std::string& failure) {
-    LibpqMeter meter(limits.bytes);
-    const Micros until = limits.time == never ? never : meter.now() + limits.time;
-    PGresult* last = nullptr;
-    for (;;) {
-        while (PQisBusy(connection) != 0) {
-            meter.wait(connection, POLLIN, until);
-            const bool is_late = meter.now() >= until;
-            if (is_late || !meter.allows(connection)) {
-                PQclear(last);
-                failure =
-                    is_late ? "the server does not answer" : "the answer of the server is too long";
-                return nullptr;
-            }
-            if (PQconsumeInput(connection) == 0)
-                break;  // PQgetResult() has the error
-        }
-        PGresult* result = PQgetResult(connection);
-        if (result == nullptr)
-            return last;
-        PQclear(last);
-        last = result;
-        const ExecStatusType status = PQresultStatus(last);
-        if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH ||
-            PQstatus(connection) == CONNECTION_BAD)
-            return last;
-    }
 }
 
 }  // namespace outbox

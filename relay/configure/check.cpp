@@ -60,6 +60,7 @@ class DatabaseCheck {
     const DatabaseConfig& database_;
     CheckOutput& output_;
     Connection connection_{nullptr, &PQfinish};
+    bool keeps_session_ = false;
     std::string failure_;  // to connect
     std::string source_;   // name of the database in the server
     DestinationDefaults defaults_;
@@ -78,6 +79,7 @@ void DatabaseCheck::connect() {
     LibpqConnection connected = outbox::relay::connect(
         connection_parameters(database_, connection_environment(), "outbox-relay --check"));
     connection_.reset(connected.connection);
+    keeps_session_ = connected.keeps_session;
     failure_ = std::move(connected.failure);
 }
 
@@ -114,7 +116,7 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
 
 bool DatabaseCheck::show_connection() {
     static const std::string question =
-        "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('server_version'), "
+        "SELECT pg_catalog.current_setting('server_version'), "
         "coalesce((" +
         std::string(power_question) + "), '')";
     const Rows rows = query(question.c_str());
@@ -122,17 +124,14 @@ bool DatabaseCheck::show_connection() {
         refused("connection", rows);
         return false;
     }
-    if (const std::string power = text_at(rows, 0, 2); !power.empty() && !database_.trusted) {
+    if (const std::string power = text_at(rows, 0, 1); !power.empty() && !database_.trusted) {
         find("connection", false,
              in_one_line(too_powerful(database_, PQuser(connection_.get()), power)));
         return false;
     }
-    const bool pooled = database_.session == SessionMode::pooled ||
-                        (database_.session == SessionMode::automatic &&
-                         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.get())));
     find("connection", true,
-         "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.get()) +
-             (pooled ? ", through a pooler" : ", direct"));
+         "PostgreSQL " + text_at(rows, 0, 0) + ", role " + PQuser(connection_.get()) +
+             (keeps_session_ ? ", direct" : ", through a pooler"));
     return true;
 }
 

@@ -121,11 +121,13 @@ void Connection::take_connection() {
     unwatch();
     LibpqConnection connected = connector_->take();
     connection_ = connected.connection;
+    keeps_session_ = connected.keeps_session;
     connector_.reset();
     if (!connected.failure.empty()) {
         fail(printable(connected.failure));
         return;
     }
+    settings_ = "SELECT " + set_session(connection_, SessionKind::relay, "true");
     PQsetnonblocking(connection_, 1);
     watch(PQsocket(connection_), EPOLLIN);
     state_ = State::idle;
@@ -153,15 +155,21 @@ void Connection::run(Statement statement) {
         could_not_send();
 }
 
-// The limit belongs to the transaction, which a pipeline makes of both statements. So it works
-// through poolers.
+// What is set belongs to the transaction, which a pipeline makes of all statements. So it works through
+// poolers. A transaction that is read-only can be changed before its first query only.
 bool Connection::send() {
-    if (statement_->server_time_limit == 0)
+    const bool has_limit = statement_->server_time_limit != 0;
+    if (keeps_session_ && !has_limit)
         return statement_->parameters.send(connection_, statement_->text);
+    const Parameters none;
     Parameters limit;
     limit.text(std::to_string(statement_->server_time_limit / 1000));
     return PQenterPipelineMode(connection_) == 1 &&
-           limit.send(connection_, "SELECT pg_catalog.set_config('statement_timeout', $1, true)") &&
+           (keeps_session_ || (none.send(connection_, "SET transaction_read_only = off") &&
+                               none.send(connection_, settings_.c_str()))) &&
+           (!has_limit ||
+            limit.send(connection_,
+                       "SELECT pg_catalog.set_config('statement_timeout', $1, true)")) &&
            statement_->parameters.send(connection_, statement_->text) &&
            PQpipelineSync(connection_) == 1;
 }

@@ -68,7 +68,7 @@ class Connection final : private Watcher {
     void step(Micros now);
 
     // For an open connection.
-    int process_id() const noexcept { return PQbackendPID(connection_); }
+    bool keeps_session() const noexcept { return keeps_session_; }
     const char* host() const noexcept { return PQhost(connection_); }
     const char* port() const noexcept { return PQport(connection_); }
     const char* user() const noexcept { return PQuser(connection_); }
@@ -102,6 +102,8 @@ class Connection final : private Watcher {
     State state_ = State::closed;
     std::unique_ptr<Connector> connector_;
     PGconn* connection_ = nullptr;
+    bool keeps_session_ = false;
+    std::string settings_;  // of each transaction, unless it keeps its session
     int watched_ = -1;
     std::uint32_t watched_events_ = 0;
     Micros connect_at_ = never;

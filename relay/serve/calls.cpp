@@ -116,8 +116,7 @@ std::optional<Outcome> outcome_of(const Rows& rows) {
 // -------------------------------------------------------------------------------------------------
 
 Statement who_am_i() {
-    static const std::string text =
-        "SELECT pg_catalog.pg_backend_pid(), (" + std::string(power_question) + ")";
+    static const std::string text = "SELECT (" + std::string(power_question) + ")";
     return {.text = text.c_str()};
 }
 

@@ -109,13 +109,14 @@ PGconn* Session::connection() {
             parameters.emplace_back("dbname", name_);
         parameters.emplace_back("client_encoding", "UTF8");
         parameters.emplace_back("fallback_application_name", "outboxctl");
-        outbox::LibpqConnection connected = outbox::connect_libpq(std::move(parameters), true);
+        outbox::LibpqConnection connected =
+            outbox::connect_libpq(std::move(parameters), true, {outbox::SessionKind::commands});
         connection_ = connected.connection;
-        PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
         if (!connected.failure.empty()) {
             end();
             throw Refused(shown(connected.failure));
         }
+        PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
         try {
             ask_for_owners();
         } catch (const Refused&) {
