@@ -184,8 +184,10 @@ inline void begin_session(LibpqConnection& connected, const SessionRule& rule, M
         connected.keeps_session = std::string_view(PQgetvalue(result.get(), 0, 0)) == "f";
         return;
     }
-    if (connected.failure.empty())
+    if (connected.failure.empty() && PQresultStatus(result.get()) == PGRES_FATAL_ERROR)
         connected.failure = error_of(connection);
+    if (connected.failure.empty())
+        connected.failure = "the server does not answer as PostgreSQL does";
     PQfinish(std::exchange(connected.connection, nullptr));
 }
 

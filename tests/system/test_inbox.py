@@ -91,7 +91,7 @@ def test_the_schema_of_a_handler_may_have_any_name(writer: Database, reader: Rea
     handler = sql.SQL("{}.{}").format(sql.Identifier(schema), sql.Identifier("Handle It"))
     reader.execute(sql.SQL("CREATE SCHEMA {0}; CREATE FUNCTION {1}(inbox.message) RETURNS void LANGUAGE sql AS 'SELECT handle($1)'")
                    .format(sql.Identifier(schema), handler))  # fmt: skip
-    name = handler.as_string(None)
+    name = handler.as_string(reader.connection)
     reader.execute("SET quote_all_identifiers = on")
     reader.execute("SELECT inbox.subscribe('c', '*', %s)", (name,))
     reader.wait_applied(writer.enqueue("a", 1))
