@@ -338,8 +338,6 @@ extern "C" PGDLLEXPORT void outbox_processor_main(Datum argument) {
     become_worker(argument, WakeProcessors);
     // A crash loses the effect of a message together with its record, so it is processed again.
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
-    // inbox.apply() must see what was committed in the meantime.
-    SetConfigOption("default_transaction_isolation", "read committed", PGC_USERSET, PGC_S_OVERRIDE);
     PG_TRY();
     { process_messages(); }
     PG_CATCH();

@@ -1,5 +1,7 @@
 #include "bgworker/base/worker.hpp"
 
+#include <span>
+
 #include "extension/base/crashes.hpp"
 #include "extension/base/outside_text.hpp"
 
@@ -276,19 +278,51 @@ static void report_end_quietly(ErrorData* report) {
         previous_emit_log_hook(report);
 }
 
+// The defaults of the database and of the role are meant for applications. A worker sets what it depends
+// on, whatever they are.
+struct WorkerSetting {
+    const char* name;
+    const char* value;
+};
+
+static constexpr WorkerSetting settings_of_workers[] = {
+    // That of the worker has the rights it needs. Another may be the default role of the database.
+    {"role", "none"},
+    // A worker must see what others commit meanwhile, and always writes something.
+    {"default_transaction_isolation", "read committed"},
+    {"default_transaction_read_only", "off"},
+    {"default_transaction_deferrable", "off"},
+    // It would end the process.
+    {"transaction_timeout", "0"},
+    // Many short statements: compiling them takes longer than they do. A handler that gains by it can have
+    // it: CREATE FUNCTION ... SET jit = on.
+    {"jit", "off"},
+};
+
+// A worker that acts as a superuser has these as well. Handlers of a processor have those of their role.
+static constexpr WorkerSetting settings_of_own_work[] = {
+    // Roles that may create objects must not make a superuser find them by name.
+    {"search_path", "pg_catalog, pg_temp"}, {"lock_timeout", "0"},
+    {"quote_all_identifiers", "off"},       {"standard_conforming_strings", "on"},
+    {"session_replication_role", "origin"},
+};
+
+// The server may be of a major version without the setting.
+static void set_all(std::span<const WorkerSetting> settings) {
+    for (const WorkerSetting& setting : settings)
+        if (GetConfigOption(setting.name, true, false) != nullptr)
+            SetConfigOption(setting.name, setting.value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
 static void connect(Oid database, Oid role) {
     previous_emit_log_hook = emit_log_hook;
     emit_log_hook = report_end_quietly;
     BackgroundWorkerUnblockSignals();
     BackgroundWorkerInitializeConnectionByOid(database, role, 0);
     pgstat_report_appname(MyBgworkerEntry->bgw_name);
-    if (OidIsValid(role))
-        return;
-    // Roles that may create objects must not make a superuser find them by name. The defaults of
-    // the database are meant for applications.
-    SetConfigOption("search_path", "pg_catalog, pg_temp", PGC_SUSET, PGC_S_OVERRIDE);
-    SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
-    SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
+    set_all(settings_of_workers);
+    if (!OidIsValid(role))
+        set_all(settings_of_own_work);
 }
 
 void become_worker(Datum argument, WakeTarget wake_target) {

@@ -79,7 +79,8 @@ Connection& connect(const Shared& shared, std::optional<Connection>& connection)
     } catch (const std::exception& error) {
         throw ConnectionLost(error.what());
     }
-    return connection.emplace(made, shared.options.prepare_statements, shared.give_up,
+    return connection.emplace(made, outbox::SessionKind::handlers,
+                              shared.options.prepare_statements, shared.give_up,
                               shared.options.log);
 }
 

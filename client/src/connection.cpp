@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/libpq_error.hpp"
+#include "core/libpq_session.hpp"
 #include "core/text_values.hpp"
 
 namespace inbox {
@@ -26,7 +27,8 @@ static void pass_on_notice(void* log, const PGresult* notice) {
         say(Level::debug, trimmed(PQresultErrorMessage(notice)));
 }
 
-Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Log log)
+Connection::Connection(PGconn* connection, outbox::SessionKind kind, bool prepare,
+                       const Flag& give_up, Log log)
     : connection_(connection, PQfinish),
       prepares_(prepare),
       give_up_(give_up),
@@ -35,7 +37,18 @@ Connection::Connection(PGconn* connection, bool prepare, const Flag& give_up, Lo
         lost(connection ? trimmed(outbox::error_of(connection))
                         : "the connection factory returned no connection");
     PQsetNoticeReceiver(connection, pass_on_notice, &log_);
-    run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false)");
+    begin_session(kind);
+}
+
+// The settings would be cancelled by the limit that they remove. A limit for handlers stays.
+void Connection::begin_session(outbox::SessionKind kind) {
+    send(Whose::own, "BEGIN");
+    if (kind != outbox::SessionKind::handlers)
+        send(Whose::own, "SET LOCAL statement_timeout = 0");
+    send(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false), " +
+                         outbox::set_session(connection_.get(), kind,
+                                             outbox::runs_elsewhere(connection_.get())));
+    run(Whose::own, "COMMIT");
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
 
 #include <libpq-fe.h>
 
+#include "core/libpq_session.hpp"
 #include "flag.hpp"
 #include "inbox/error.hpp"
 #include "inbox/source.hpp"
@@ -52,7 +53,8 @@ class Connection {
   public:
     // Takes over the connection of a ConnectionFactory. Throws ConnectionLost if it has failed.
     // When `give_up` is raised, functions that wait for the server throw ConnectionLost.
-    Connection(PGconn* connection, bool prepare, const Flag& give_up, Log log);
+    Connection(PGconn* connection, outbox::SessionKind kind, bool prepare, const Flag& give_up,
+               Log log);
     Connection(const Connection&) = delete;  // libpq refers to log_
     Connection& operator=(const Connection&) = delete;
 
@@ -97,6 +99,7 @@ class Connection {
         std::string prepares;  // the statement, or empty if it was executed and not prepared
     };
 
+    void begin_session(outbox::SessionKind kind);
     void enter_pipeline();
     Names::iterator prepare(Whose whose, const std::string& statement);
     void sent(int accepted, Whose whose, std::string prepares = {});

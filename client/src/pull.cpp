@@ -103,7 +103,7 @@ PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullO
 
 void PullSource::Impl::connect(std::optional<Connection>& connection) {
     if (!connection)
-        connection.emplace(connect_(), true, give_up_, log_);
+        connection.emplace(connect_(), outbox::SessionKind::commands, true, give_up_, log_);
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@
 
 #include "core/clock.hpp"
 #include "core/libpq_error.hpp"
+#include "core/libpq_session.hpp"
 #include "core/metered_socket.hpp"
+#include "core/session_mode.hpp"
 #include "core/text.hpp"
 
 namespace outbox {
@@ -34,17 +36,20 @@ constexpr std::uint64_t max_login_bytes = 1024 * 1024;
 struct LibpqConnection {
     PGconn* connection = nullptr;  // as that of PQconnectdbParams(); not if it was given up
     std::unique_ptr<MeteredSocket> socket = std::make_unique<MeteredSocket>();
-    std::string failure{};  // empty if it is open
+    std::string failure{};       // empty if it is open
+    bool keeps_session = false;  // no pooler gives its server process to others
 
     LibpqConnection() = default;
     LibpqConnection(LibpqConnection&& other) noexcept
         : connection(std::exchange(other.connection, nullptr)),
           socket(std::move(other.socket)),
-          failure(std::move(other.failure)) {}
+          failure(std::move(other.failure)),
+          keeps_session(other.keeps_session) {}
     LibpqConnection& operator=(LibpqConnection&& other) noexcept {
         std::swap(connection, other.connection);
         std::swap(socket, other.socket);
         std::swap(failure, other.failure);
+        std::swap(keeps_session, other.keeps_session);
         return *this;
     }
     ~LibpqConnection() { close(); }
@@ -76,6 +81,65 @@ inline bool wait_for_libpq(int descriptor, short events, Micros until) {
     const Micros left = std::max<Micros>(until - clock.now(), 0);
     poll(&ready, 1, until == never ? -1 : static_cast<int>(std::min((left + 999) / 1000, longest)));
     return clock.now() < until;
+}
+
+// -------------------------------------------------------------------------------------------------
+// Answers
+// -------------------------------------------------------------------------------------------------
+
+struct AnswerLimits {
+    std::uint64_t bytes;
+    Micros time = never;
+};
+
+// Waits for what the server sends next, and gives libpq a piece of it. Returns why that cannot go on, or
+// an empty text; libpq has its own errors.
+inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received, Micros until) {
+    MeteredSocket& socket = *to.socket;
+    const bool can_go_on = flush_libpq(to.connection, socket);
+    const int descriptor = socket.descriptor() >= 0 ? socket.descriptor() : PQsocket(to.connection);
+    if (!can_go_on || descriptor < 0)
+        return "";
+    if (!socket.has_input()) {
+        if (!wait_for_libpq(descriptor,
+                            static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN),
+                            until))
+            return "the server does not answer";
+        if (socket.descriptor() >= 0)
+            socket.pull();
+    }
+    return socket.received() > max_received ? "the answer of the server is too long" : "";
+}
+
+// Returns the last result of what was sent, as PQexec() does, or nullptr with a failure. After a failure
+// nothing may be done with the connection but to close it.
+inline PGresult* last_result(LibpqConnection& from, AnswerLimits limits, std::string& failure) {
+    PGconn* const connection = from.connection;
+    const std::uint64_t max_received = from.socket->received() + limits.bytes;
+    const Micros until = limits.time == never ? never : SystemClock{}.now() + limits.time;
+    PGresult* last = nullptr;
+    for (;;) {
+        while (PQisBusy(connection) != 0) {
+            failure = give_to_libpq(from, max_received, until);
+            if (!failure.empty()) {
+                PQclear(last);
+                return nullptr;
+            }
+            if (PQconsumeInput(connection) == 0) {
+                flush_libpq(connection, *from.socket);  // so that PQgetResult() does not wait
+                break;
+            }
+        }
+        PGresult* result = PQgetResult(connection);
+        if (result == nullptr)
+            return last;
+        PQclear(last);
+        last = result;
+        const ExecStatusType status = PQresultStatus(last);
+        if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH ||
+            PQstatus(connection) == CONNECTION_BAD)
+            return last;
+    }
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -167,9 +231,41 @@ inline bool log_in(LibpqConnection& connected, Micros time_limit) {
     return true;
 }
 
+struct SessionRule {
+    SessionKind kind;
+    SessionMode mode = SessionMode::automatic;
+};
+
+// Makes the session one of ours. Closes it if that fails.
+inline void begin_session(LibpqConnection& connected, const SessionRule& rule, Micros time_limit) {
+    PGconn* const connection = connected.connection;
+    PQsetnonblocking(connection, 1);
+    const std::string is_local = rule.mode == SessionMode::direct   ? "false"
+                                 : rule.mode == SessionMode::pooled ? "true"
+                                                                    : runs_elsewhere(connection);
+    const std::string text = std::string(take_time) + "SELECT " + is_local + ", " +
+                             set_session(connection, rule.kind, is_local);
+    const std::unique_ptr<PGresult, void (*)(PGresult*)> result(
+        PQsendQuery(connection, text.c_str()) == 1
+            ? last_result(connected, {max_login_bytes, time_limit}, connected.failure)
+            : nullptr,
+        PQclear);
+    if (PQresultStatus(result.get()) == PGRES_TUPLES_OK && PQntuples(result.get()) == 1) {
+        connected.keeps_session = std::string_view(PQgetvalue(result.get(), 0, 0)) == "f";
+        return;
+    }
+    if (connected.failure.empty() && PQresultStatus(result.get()) == PGRES_FATAL_ERROR)
+        connected.failure = error_of(connection);
+    if (connected.failure.empty())
+        connected.failure = "the server does not answer as PostgreSQL does";
+    connected.close();
+}
+
 // Connects as PQconnectdbParams() does, with the same time limit for each host, connect_timeout. Unlike
-// that function it ends in time, and takes no more than max_login_bytes.
-inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname) {
+// that function it ends in time, and takes no more than max_login_bytes. Every session of our programs
+// begins here.
+inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname,
+                                     const SessionRule& rule) {
     LibpqConnection connected;
     for (std::size_t hosts = 1, tried = 0; tried < hosts; tried++) {
         connected.connection = start_libpq(parameters, expand_dbname);
@@ -189,7 +285,7 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
             else
-                PQsetnonblocking(connection, 1);
+                begin_session(connected, rule, limit);
             return connected;
         }
         connected.close();
@@ -203,65 +299,6 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
         }
     }
     return connected;
-}
-
-// -------------------------------------------------------------------------------------------------
-// Answers
-// -------------------------------------------------------------------------------------------------
-
-struct AnswerLimits {
-    std::uint64_t bytes;
-    Micros time = never;
-};
-
-// Waits for what the server sends next, and gives libpq a piece of it. Returns why that cannot go on, or
-// an empty text; libpq has its own errors.
-inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received, Micros until) {
-    MeteredSocket& socket = *to.socket;
-    const bool can_go_on = flush_libpq(to.connection, socket);
-    const int descriptor = socket.descriptor() >= 0 ? socket.descriptor() : PQsocket(to.connection);
-    if (!can_go_on || descriptor < 0)
-        return "";
-    if (!socket.has_input()) {
-        if (!wait_for_libpq(descriptor,
-                            static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN),
-                            until))
-            return "the server does not answer";
-        if (socket.descriptor() >= 0)
-            socket.pull();
-    }
-    return socket.received() > max_received ? "the answer of the server is too long" : "";
-}
-
-// Returns the last result of what was sent, as PQexec() does, or nullptr with a failure. After a failure
-// nothing may be done with the connection but to close it.
-inline PGresult* last_result(LibpqConnection& from, AnswerLimits limits, std::string& failure) {
-    PGconn* const connection = from.connection;
-    const std::uint64_t max_received = from.socket->received() + limits.bytes;
-    const Micros until = limits.time == never ? never : SystemClock{}.now() + limits.time;
-    PGresult* last = nullptr;
-    for (;;) {
-        while (PQisBusy(connection) != 0) {
-            failure = give_to_libpq(from, max_received, until);
-            if (!failure.empty()) {
-                PQclear(last);
-                return nullptr;
-            }
-            if (PQconsumeInput(connection) == 0) {
-                flush_libpq(connection, *from.socket);  // so that PQgetResult() does not wait
-                break;
-            }
-        }
-        PGresult* result = PQgetResult(connection);
-        if (result == nullptr)
-            return last;
-        PQclear(last);
-        last = result;
-        const ExecStatusType status = PQresultStatus(last);
-        if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH ||
-            PQstatus(connection) == CONNECTION_BAD)
-            return last;
-    }
 }
 
 }  // namespace outbox

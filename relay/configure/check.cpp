@@ -113,7 +113,7 @@ void DatabaseCheck::refused(const char* subject, const Rows& rows) {
 
 bool DatabaseCheck::show_connection() {
     static const std::string question =
-        "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('server_version'), "
+        "SELECT pg_catalog.current_setting('server_version'), "
         "coalesce((" +
         std::string(power_question) + "), ''), pg_catalog.pg_is_in_recovery()";
     const Rows rows = query(question.c_str());
@@ -121,21 +121,18 @@ bool DatabaseCheck::show_connection() {
         refused("connection", rows);
         return false;
     }
-    if (const std::string power = text_at(rows, 0, 2); !power.empty() && !database_.trusted) {
+    if (const std::string power = text_at(rows, 0, 1); !power.empty() && !database_.trusted) {
         find("connection", false,
              in_one_line(too_powerful(database_, PQuser(connection_.connection), power)));
         return false;
     }
-    if (text_at(rows, 0, 3) == "t") {
+    if (text_at(rows, 0, 2) == "t") {
         find("connection", false, in_one_line(is_standby()));
         return false;
     }
-    const bool pooled = database_.session == SessionMode::pooled ||
-                        (database_.session == SessionMode::automatic &&
-                         text_at(rows, 0, 0) != std::to_string(PQbackendPID(connection_.connection)));
     find("connection", true,
-         "PostgreSQL " + text_at(rows, 0, 1) + ", role " + PQuser(connection_.connection) +
-             (pooled ? ", through a pooler" : ", direct"));
+         "PostgreSQL " + text_at(rows, 0, 0) + ", role " + PQuser(connection_.connection) +
+             (connection_.keeps_session ? ", direct" : ", through a pooler"));
     return true;
 }
 

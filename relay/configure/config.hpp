@@ -12,15 +12,10 @@
 
 #include "core/clock.hpp"
 #include "core/option.hpp"
+#include "core/session_mode.hpp"
 #include "telemetry/tracing.hpp"
 
 namespace outbox::relay {
-
-enum class SessionMode {
-    automatic,  // pooled if a pooler answers: PQbackendPID() differs from pg_backend_pid()
-    direct,     // a session keeps its server process, so it may hold locks and listen
-    pooled,     // nothing that belongs to a session survives a statement
-};
 
 struct DatabaseConfig {
     std::string name{};  // in logs, metrics and /status; unique

@@ -16,10 +16,13 @@
 namespace outbox::relay {
 
 // Later parameters replace earlier ones.
-using ConnectionParameters = LibpqParameters;
+struct ConnectionParameters {
+    LibpqParameters libpq;
+    SessionMode mode = SessionMode::automatic;
+};
 
 // The first call takes the settings out of the environment. It must come before there are threads.
-const ConnectionParameters& connection_environment();
+const LibpqParameters& connection_environment();
 
 using ConnectionOptions = std::unique_ptr<PQconninfoOption, decltype(&PQconninfoFree)>;
 
@@ -29,10 +32,10 @@ ConnectionOptions parse_connection_string(const std::string& text);
 
 // Returns what libpq takes for missing parts if a connection string names this service: its values,
 // and the environment for the rest. Must be called before connection_environment().
-Result<ConnectionParameters> parameters_of_service(const std::string& service);
+Result<LibpqParameters> parameters_of_service(const std::string& service);
 
 ConnectionParameters connection_parameters(const DatabaseConfig& database,
-                                           const ConnectionParameters& environment,
+                                           const LibpqParameters& environment,
                                            const std::string& application);
 
 LibpqConnection connect(const ConnectionParameters& parameters);

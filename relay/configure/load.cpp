@@ -168,7 +168,7 @@ void Loader::read_url(DatabaseConfig& database, const std::string& url, const st
     const std::string service = libpq_value(options.get(), "service");
     if (service.empty())
         return;
-    Result<ConnectionParameters> parameters = parameters_of_service(service);
+    Result<LibpqParameters> parameters = parameters_of_service(service);
     if (parameters)
         database.service = std::move(parameters.value());
     else

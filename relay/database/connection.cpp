@@ -125,6 +125,7 @@ void Connection::take_connection() {
         fail(printable(libpq_.failure));
         return;
     }
+    settings_ = "SELECT " + set_session(connection_, SessionKind::relay, "true");
     watch(libpq_.socket->descriptor(), EPOLLIN);
     received_before_ = libpq_.socket->received();
     state_ = State::idle;
@@ -152,15 +153,21 @@ void Connection::run(Statement statement) {
         could_not_send();
 }
 
-// The limit belongs to the transaction, which a pipeline makes of both statements. So it works
-// through poolers.
+// What is set belongs to the transaction, which a pipeline makes of all statements. So it works through
+// poolers. A transaction that is read-only can be changed before its first query only.
 bool Connection::send() {
-    if (statement_->server_time_limit == 0)
+    const bool has_limit = statement_->server_time_limit != 0;
+    if (libpq_.keeps_session && !has_limit)
         return statement_->parameters.send(connection_, statement_->text);
+    const Parameters none;
     Parameters limit;
     limit.text(std::to_string(statement_->server_time_limit / 1000));
     return PQenterPipelineMode(connection_) == 1 &&
-           limit.send(connection_, "SELECT pg_catalog.set_config('statement_timeout', $1, true)") &&
+           (libpq_.keeps_session || (none.send(connection_, "SET transaction_read_only = off") &&
+                               none.send(connection_, settings_.c_str()))) &&
+           (!has_limit ||
+            limit.send(connection_,
+                       "SELECT pg_catalog.set_config('statement_timeout', $1, true)")) &&
            statement_->parameters.send(connection_, statement_->text) &&
            PQpipelineSync(connection_) == 1;
 }

@@ -68,7 +68,7 @@ class Connection final : private Watcher {
     void step(Micros now);
 
     // For an open connection.
-    int process_id() const noexcept { return PQbackendPID(connection_); }
+    bool keeps_session() const noexcept { return libpq_.keeps_session; }
     const char* host() const noexcept { return PQhost(connection_); }
     const char* port() const noexcept { return PQport(connection_); }
     const char* user() const noexcept { return PQuser(connection_); }
@@ -102,6 +102,7 @@ class Connection final : private Watcher {
     std::unique_ptr<Connector> connector_;
     LibpqConnection libpq_;
     PGconn* connection_ = nullptr;  // that of libpq_
+    std::string settings_;          // of each transaction, unless it keeps its session
     int watched_ = -1;
     std::uint32_t watched_events_ = 0;
     Micros connect_at_ = never;

@@ -116,9 +116,8 @@ std::optional<Outcome> outcome_of(const Rows& rows) {
 // -------------------------------------------------------------------------------------------------
 
 Statement who_am_i() {
-    static const std::string text = "SELECT pg_catalog.pg_backend_pid(), (" +
-                                    std::string(power_question) +
-                                    "), pg_catalog.pg_is_in_recovery()::text";
+    static const std::string text =
+        "SELECT (" + std::string(power_question) + "), pg_catalog.pg_is_in_recovery()::text";
     return {.text = text.c_str()};
 }
 

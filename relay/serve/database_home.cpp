@@ -41,7 +41,7 @@ static Uuid random_uuid() {
 }
 
 DatabaseHome::DatabaseHome(Process process, const DatabaseConfig& config,
-                           const ConnectionParameters& environment)
+                           const LibpqParameters& environment)
     : process_(process),
       config_(config),
       parameters_(
@@ -140,19 +140,17 @@ void DatabaseHome::greet() {
 
 void DatabaseHome::take_who_am_i(Answer answer) {
     if (answer.ok && !config_.trusted)
-        if (const auto power = answer.rows.text(0, 1))
+        if (const auto power = answer.rows.text(0, 0))
             answer = {.error = in_one_line(too_powerful(config_, control_.user(), *power)),
                       .sqlstate = "28000"};
-    if (answer.ok && answer.rows.text(0, 2) == "true")
+    if (answer.ok && answer.rows.text(0, 1) == "true")
         answer = {.error = in_one_line(is_standby()), .sqlstate = "25006"};
     if (!answer.ok) {
         control_failed(answer);
         return;
     }
     const bool was_direct = direct_;
-    direct_ = config_.session == SessionMode::direct ||
-              (config_.session == SessionMode::automatic &&
-               answer.rows.integer(0, 0) == control_.process_id());
+    direct_ = control_.keeps_session();
     set_intervals();
     if (was_direct) {
         id_ = random_uuid();

@@ -41,8 +41,7 @@ namespace outbox::relay {
 
 class DatabaseHome final : private DestinationHost, private Connection::Owner {
   public:
-    DatabaseHome(Process process, const DatabaseConfig& config,
-                 const ConnectionParameters& environment);
+    DatabaseHome(Process process, const DatabaseConfig& config, const LibpqParameters& environment);
     ~DatabaseHome();
     DatabaseHome(const DatabaseHome&) = delete;
     DatabaseHome& operator=(const DatabaseHome&) = delete;

@@ -8,7 +8,7 @@ SET jit = off
 BEGIN ATOMIC
     WITH sample(number, family, type, help, series, line, suffix, labels, value) AS (
         SELECT figure.number, figure.family, figure.type, figure.help, s.consumer, figure.line, figure.suffix,
-               (SELECT string_agg(format('%s="%s"', label.name, replace(replace(replace(label.value, '\', '\\'), '"', '\"'), E'\n', '\n')),
+               (SELECT string_agg(format('%s="%s"', label.name, replace(replace(replace(label.value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n')),
                                   ',' ORDER BY label.number)
                   FROM (VALUES (1, 'database', current_database()::text), (2, 'consumer', s.consumer), (3, 'quantile', figure.quantile), (4, 'le', figure.bound))
                        AS label(number, name, value)

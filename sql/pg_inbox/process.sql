@@ -93,6 +93,7 @@ CREATE FUNCTION inbox_internal.take(
     OUT waits    boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 BEGIN
     -- Ownership and confirmation are checked in the same statement, because this runs for every

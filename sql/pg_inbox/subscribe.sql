@@ -29,6 +29,18 @@ BEGIN
     PERFORM inbox_internal.save_confirmation(inbox_internal.add_subscription(consumer, event_type, handler));
 END $$;
 
+-- Returns the name by which the processor calls a handler. It is stored and compared, so it must not
+-- depend on the session.
+CREATE FUNCTION inbox_internal.name_of_handler(handler regproc)
+RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+BEGIN ATOMIC
+    SELECT format('%I.%I', n.nspname, p.proname)
+      FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace WHERE p.oid = handler;
+END;
+
 -- Adds a subscription for inbox.subscribe(), and returns the token that confirms it.
 CREATE FUNCTION inbox_internal.add_subscription(
     consumer   text,
@@ -59,17 +71,14 @@ BEGIN
         PERFORM inbox_internal.refuse_owner(consumer, subscriber.role);
     END IF;
     INSERT INTO inbox.subscription (consumer_id, event_type, handler)
-        SELECT subscriber.id, add_subscription.event_type,
-               format('%I.%I', p.pronamespace::regnamespace, p.proname)
-          FROM pg_proc AS p WHERE p.oid = add_subscription.handler
+        VALUES (subscriber.id, add_subscription.event_type, inbox_internal.name_of_handler(add_subscription.handler))
         ON CONFLICT DO NOTHING;
     PERFORM inbox_internal.count_subscriptions(subscriber.id);
     INSERT INTO inbox.progress (consumer_id, processed, failures, saved_at) VALUES (subscriber.id, 0, 0, clock_timestamp())
         ON CONFLICT DO NOTHING;
     RETURN ARRAY(SELECT c.token FROM inbox_internal.confirmation AS c
-                   JOIN pg_proc AS p ON c.handler = format('%I.%I', p.pronamespace::regnamespace, p.proname)
                   WHERE c.consumer_id = subscriber.id AND c.event_type = add_subscription.event_type
-                    AND p.oid = add_subscription.handler);
+                    AND c.handler = inbox_internal.name_of_handler(add_subscription.handler));
 END $$;
 
 -- Ends a subscription. If it was the last one, messages wait until the consumer has another.
@@ -96,10 +105,8 @@ BEGIN
         PERFORM inbox_internal.refuse_owner(consumer, subscriber.role);
     END IF;
     DELETE FROM inbox.subscription AS s
-     USING pg_proc AS p
      WHERE s.consumer_id = subscriber.id AND s.event_type = unsubscribe.event_type
-       AND p.oid = unsubscribe.handler
-       AND s.handler = format('%I.%I', p.pronamespace::regnamespace, p.proname);
+       AND s.handler = inbox_internal.name_of_handler(unsubscribe.handler);
     IF NOT FOUND THEN
         RAISE EXCEPTION 'consumer "%" has no subscription of % to "%"', consumer, handler, event_type
             USING ERRCODE = 'undefined_object';

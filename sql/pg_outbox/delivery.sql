@@ -71,7 +71,7 @@ LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     -- As in all options, a number without a unit is in milliseconds.
-    SELECT (CASE WHEN value ~ '^\s*\d+\s*$' THEN value || 'ms' ELSE value END)::interval
+    SELECT (CASE WHEN value ~ E'^\\s*\\d+\\s*$' THEN value || 'ms' ELSE value END)::interval
       FROM outbox_internal.destination_option(destination, option) AS value;
 END;
 

@@ -181,7 +181,7 @@ RETURNS boolean
 LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce(outbox_internal.destination_option(destination, 'url') ~* '^\s*endpoints:', false)
+    SELECT coalesce(outbox_internal.destination_option(destination, 'url') ~* E'^\\s*endpoints:', false)
        AND EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = destination);
 END;
 

@@ -4,7 +4,7 @@ RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('%s="%s"', name, replace(replace(replace(value, '\', '\\'), '"', '\"'), E'\n', '\n'));
+    SELECT format('%s="%s"', name, replace(replace(replace(value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n'));
 END;
 
 -- Returns figures for a monitoring system, as OpenMetrics text (version 1.0.0). Published events

@@ -509,6 +509,7 @@ CREATE FUNCTION outbox.seek(
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 BEGIN
     PERFORM outbox_internal.refuse_restricted();

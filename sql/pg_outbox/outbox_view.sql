@@ -7,7 +7,7 @@ CREATE VIEW outbox.event_progress AS
 WITH destination AS MATERIALIZED (
     SELECT d.name, c.number, c.done, c.upto, c.position, c.saved_at,
            -- as outbox_internal.topic_patterns() does
-           (SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), '\', '\\'), '%', '\%'), '_', '\_'),
+           (SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'),
                                      '*', '%'))
               FROM string_to_table(
                        coalesce(d.topics, '*'), ',') AS topic) AS patterns
@@ -196,6 +196,7 @@ CREATE FUNCTION outbox_internal.topic_expression(topic text)
 RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     wrong text;

@@ -124,7 +124,7 @@ RETURNS text[]
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), '\', '\\'), '%', '\%'), '_', '\_'),
+    SELECT array_agg(replace(replace(replace(replace(btrim(topic, E' \t\r\n'), E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'),
                              '*', '%'))
       FROM string_to_table(coalesce(topics, '*'), ',') AS topic;
 END;

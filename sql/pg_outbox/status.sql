@@ -214,7 +214,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT s.destination, s.state,
-           regexp_replace(regexp_replace(outbox_internal.destination_option(s.destination, 'url'), '//[^/?]*@', '//'), '\?.*', ''),
+           regexp_replace(regexp_replace(outbox_internal.destination_option(s.destination, 'url'), '//[^/?]*@', '//'), E'\\?.*', ''),
            outbox_internal.destination_option(s.destination, 'topics'),
            s.pending_at_most,
            coalesce(dead.letters, 0),

@@ -257,6 +257,27 @@ def check_callers(path: str, code: str, name: str) -> Iterator[Violation]:
             yield Violation(path, line, f"{name}() is called outside of call_core()")
 
 
+# Where a session of a database begins: these files give it the settings that we depend on. A source of the
+# client connects by a function of its user, error_of_service() never gets as far as a server, and the launcher
+# is in no database, whose defaults it would have.
+BEGINS_SESSIONS = {
+    r"PQ(?:connect(?!Poll|ionUsed)|setdb|reset)\w*": {
+        "lib/core/libpq_limits.hpp", "lib/sinks/postgresql/connection.cpp", "client/src/pull.cpp",
+        "relay/configure/connection.cpp",
+    },
+    r"BackgroundWorkerInitializeConnection\w*": {"bgworker/base/worker.cpp", "bgworker/launcher.cpp"},
+}  # fmt: skip
+
+
+def check_sessions(path: str, text: str) -> Iterator[Violation]:
+    code = without_comments_and_texts(text)
+    for function, places in BEGINS_SESSIONS.items():
+        for call in re.finditer(rf"\b({function})\(", code):
+            if path not in places:
+                line = code.count("\n", 0, call.start()) + 1
+                yield Violation(path, line, f"{call[1]}() begins a session that has not our settings")
+
+
 def check_script(path: str, text: str) -> Iterator[Violation]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.isascii():
@@ -272,6 +293,7 @@ def check(top: Path) -> list[Violation]:
         for file in sorted((top / room).rglob("*.?pp")):
             path, text = str(file.relative_to(top)), file.read_text()
             violations += check_includes(top, path, text)
+            violations += check_sessions(path, text)
             if path.startswith(("extension/", "bgworker/")):
                 violations += check_owners(path, text)
                 server_code[path] = text

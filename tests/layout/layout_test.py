@@ -36,6 +36,17 @@ class Scripts(unittest.TestCase):
         self.assertEqual(list(layout.check_script("sql/a.sql", "SELECT '...';\n")), [])
 
 
+class Sessions(Tree):
+    def test_begin_in_one_place(self) -> None:
+        (violation,) = self.check(tools__a='// PQconnectdb(x);\nPGconn* c = PQconnectdb("");\nPQconnectPoll(c);\n')
+        self.assertEqual(violation, "tools/a.hpp:2: PQconnectdb() begins a session that has not our settings")
+        self.assertEqual(self.check(lib__core__libpq_limits="PGconn* c = PQconnectStartParams(a, b, 0);\n"), [])
+        (violation,) = self.check(
+            bgworker__a="void f() {\n    BackgroundWorkerInitializeConnectionByOid(d, r, 0);\n}\n"
+        )
+        self.assertIn("bgworker/a.hpp:2: ", violation)
+
+
 class Includes(Tree):
     def test_down_is_right(self) -> None:
         self.assertEqual(self.includes("lib__sinks__http__a", "lib__net__b", "net/b.hpp"), [])

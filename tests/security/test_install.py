@@ -124,6 +124,19 @@ def test_only_superusers_install_the_extension(empty: Database, squatter: str) -
         as_squatter(empty, squatter, "CREATE EXTENSION pg_outbox")
 
 
+def test_it_can_be_installed_within_a_restricted_operation(empty: Database) -> None:
+    """Libraries that let the owner of a database create extensions run the scripts in one, as a superuser."""
+    empty.execute(
+        """CREATE FUNCTION install(name) RETURNS name LANGUAGE plpgsql AS
+               $$ BEGIN EXECUTE pg_catalog.format('CREATE EXTENSION %I', $1); RETURN $1; END $$;
+           CREATE MATERIALIZED VIEW installed AS SELECT public.install(e) FROM unnest('{pg_outbox,pg_inbox}'::name[]) AS e"""
+    )
+    assert empty.value("SELECT count(*) FROM pg_extension WHERE extname IN ('pg_outbox', 'pg_inbox')") == 2
+    refused = "CREATE MATERIALIZED VIEW granted AS SELECT outbox.grant_monitor('pg_monitor')"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="within a security-restricted operation"):
+        empty.execute(refused)
+
+
 def test_names_in_the_script_are_looked_up_in_pg_catalog(empty: Database) -> None:
     """S5: nothing between the beginning and the end of the script sets another path."""
     empty.create_extension()

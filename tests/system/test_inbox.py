@@ -85,6 +85,20 @@ def test_events_are_applied_in_order_as_they_were_enqueued(writer: Database, rea
     assert row == [(0,)], "processed messages are still in the inbox"
 
 
+@pytest.mark.parametrize("schema", ["order", "My App", 'a"b'])
+def test_the_schema_of_a_handler_may_have_any_name(writer: Database, reader: Reader, schema: str) -> None:
+    """Sessions that quote all names mean the same handler as those that do not."""
+    handler = sql.SQL("{}.{}").format(sql.Identifier(schema), sql.Identifier("Handle It"))
+    reader.execute(sql.SQL("CREATE SCHEMA {0}; CREATE FUNCTION {1}(inbox.message) RETURNS void LANGUAGE sql AS 'SELECT handle($1)'")
+                   .format(sql.Identifier(schema), handler))  # fmt: skip
+    name = handler.as_string(reader.connection)
+    reader.execute("SET quote_all_identifiers = on")
+    reader.execute("SELECT inbox.subscribe('c', '*', %s)", (name,))
+    reader.wait_applied(writer.enqueue("a", 1))
+    reader.execute("SET quote_all_identifiers = off")
+    reader.execute("SELECT inbox.unsubscribe('c', '*', %s)", (name,))
+
+
 def test_everything_of_an_event_arrives(writer: Database, reader: Reader) -> None:
     writer.execute(
         """SELECT outbox.enqueue('video', 'v1', 'Created', '\\x00ff'::bytea, 'application/x-protobuf', version => -3,

@@ -7,6 +7,7 @@ are for no other role, unless they are entered into USERS_OF_INTERNALS with the 
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -543,6 +544,17 @@ def test_every_function_has_a_fixed_search_path(people: People) -> None:
         if not pinned and (with_more_rights or not resolved)
     }
     assert loose == SEARCH_PATH_OF_THE_CALLER
+
+
+def test_no_function_means_something_else_where_backslashes_escape(people: People) -> None:
+    """A body is read when it is called, as the settings of the caller say, unless the function has its own."""
+    functions = people.database.execute(
+        """SELECT oid::regprocedure::text, prosrc FROM pg_proc
+            WHERE pronamespace::regnamespace::text ~ '^(outbox|inbox)(_internal)?$' AND prosqlbody IS NULL
+              AND NOT coalesce('standard_conforming_strings=on' = ANY (proconfig), false)"""
+    )
+    comments_and_escapes = re.compile(r"--.*|\bE'(?:[^'\\]|\\.|'')*'")
+    assert [name for name, body in functions if "\\" in comments_and_escapes.sub("", body)] == []
 
 
 # -------------------------------------------------------------------------------------------------

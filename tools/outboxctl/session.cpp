@@ -110,13 +110,14 @@ PGconn* Session::connection() {
             parameters.emplace_back("dbname", name_);
         parameters.emplace_back("client_encoding", "UTF8");
         parameters.emplace_back("fallback_application_name", "outboxctl");
-        libpq_ = outbox::connect_libpq(std::move(parameters), true);
+        libpq_ =
+            outbox::connect_libpq(std::move(parameters), true, {outbox::SessionKind::commands});
         connection_ = libpq_.connection;
-        PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
         if (!libpq_.failure.empty()) {
             end();
             throw Refused(shown(libpq_.failure));
         }
+        PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
         try {
             ask_for_owners();
         } catch (const Refused&) {

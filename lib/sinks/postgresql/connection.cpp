@@ -12,6 +12,7 @@
 
 #include "core/late.hpp"
 #include "core/libpq_environment.hpp"
+#include "core/libpq_session.hpp"
 #include "core/powerful_role.hpp"
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
@@ -253,15 +254,14 @@ void PostgresqlConnection::logged_in() {
 }
 
 // -------------------------------------------------------------------------------------------------
-// Powerful roles
+// Settings, and powerful roles
 // -------------------------------------------------------------------------------------------------
 
 // Code of others runs there, and who owns it could change between a question and a call. So the role
 // must have no right worth stealing.
 void PostgresqlConnection::ask_for_power() {
-    static const std::string question = "SET " + std::string(safe_search_path) +
-                                        "; SET client_min_messages = error; " +
-                                        std::string(power_question);
+    const std::string question = std::string(take_time) + "SELECT (" + std::string(power_question) +
+                                 "), " + set_session(connection_, SessionKind::relay, "false");
     asked_ = true;
     if (PQsendQuery(connection_, question.c_str()))
         flush();
@@ -279,7 +279,7 @@ void PostgresqlConnection::take_power() {
             return;
         }
         const ExecStatusType status = PQresultStatus(result);
-        if (status == PGRES_TUPLES_OK && PQntuples(result) == 1 && PQnfields(result) == 1) {
+        if (status == PGRES_TUPLES_OK && PQntuples(result) == 1 && PQnfields(result) >= 1) {
             if (const std::string power = printable(PQgetvalue(result, 0, 0)); !power.empty())
                 failure_ = "role \"" + options_.role + "\" " + power +
                            " there, and code of others would run with its rights (create a role "

@@ -159,9 +159,7 @@ class PostgresqlCheck final : public Check {
                                             "SELECT inbox.grant_send('") +
                                     PQuser(pg) + "') in the destination)"});
         else if (is(1))
-            findings.push_back({"inbox", false,
-                                "the database is read-only: a standby, or "
-                                "default_transaction_read_only is on"});
+            findings.push_back({"inbox", false, "the database is read-only, as a standby is"});
         else
             findings.push_back(
                 {"inbox", true,

@@ -61,6 +61,7 @@ CREATE FUNCTION outbox_internal.condition_about("table" regclass, condition text
 RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     name CONSTANT text := 'outbox_' || replace(gen_random_uuid()::text, '-', ''); -- found nowhere else
@@ -443,6 +444,7 @@ END $$;
 CREATE FUNCTION outbox_internal.key_text("row" json, names name[], times name[], booleans name[])
 RETURNS text
 LANGUAGE plpgsql STABLE
+SET standard_conforming_strings = on
 AS $$
 BEGIN
     IF cardinality(names) = 1 THEN

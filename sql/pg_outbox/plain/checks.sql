@@ -20,8 +20,8 @@ RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT text COLLATE "C" ~ ('^' || token || '/' || token || '([ \t]*;[ \t]*' || token || '=('  || token
-                               || '|"([^"\\\x01-\x08\x0a-\x1f\x7f]|\\[^\x01-\x1f])*"))*$')
+    SELECT text COLLATE "C" ~ ('^' || token || '/' || token || E'([ \\t]*;[ \\t]*' || token || '=('  || token
+                               || E'|"([^"\\\\\\x01-\\x08\\x0a-\\x1f\\x7f]|\\\\[^\\x01-\\x1f])*"))*$')
       FROM (VALUES ('[-0-9A-Za-z!#$%&''*+.^_`|~]+')) AS t(token);
 END;
 COMMENT ON FUNCTION outbox_internal.is_content_type(text) IS 'returns whether a text is a media type, as in outbox.enqueue()';
@@ -31,5 +31,5 @@ CREATE FUNCTION outbox_internal.is_json_type(content_type text)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 BEGIN ATOMIC -- without a search_path, so that the planner can put it into the expression that calls it
-    SELECT lower(content_type COLLATE "C") ~ '^(application/json|[^/]+/[^/; \t]+\+json)([; \t]|$)';
+    SELECT lower(content_type COLLATE "C") ~ E'^(application/json|[^/]+/[^/; \\t]+\\+json)([; \\t]|$)';
 END;

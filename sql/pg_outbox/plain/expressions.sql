@@ -45,6 +45,7 @@ CREATE FUNCTION outbox_internal.check_expression(option text, expression text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     name CONSTANT text := 'expression_' || replace(gen_random_uuid()::text, '-', ''); -- found nowhere else

@@ -26,6 +26,7 @@ CREATE FUNCTION outbox_internal.check_option(option text, type text, range text,
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     part CONSTANT text[] := regexp_match(value, '^\s*(\d{1,9})\s*(ms|min|h|s|)\s*$');
@@ -72,6 +73,7 @@ CREATE FUNCTION outbox_internal.check_destination_config()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     wrong     text;

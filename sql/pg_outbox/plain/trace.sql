@@ -21,6 +21,7 @@ END;
 CREATE FUNCTION outbox_internal.trace_of_comment(statement text, OUT traceparent text, OUT tracestate text)
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     comment text;

@@ -286,7 +286,8 @@ def typed(columns: int, oid: int, binary: bool = False) -> bytes:
 
 
 def answering(rows: bytes, then: bytes = b"") -> Mode:
-    """Logs in honestly, and answers every statement with the same rows; goes on with `then` for ever."""
+    """Logs in honestly, accepts the settings of the session, and answers every statement with the same rows; goes on with
+    `then` for ever."""
 
     def mode(session: Session) -> None:
         server = Server(session)
@@ -295,7 +296,7 @@ def answering(rows: bytes, then: bytes = b"") -> Mode:
         while True:
             kind, _ = server.read()
             if kind == b"Q":
-                session.send(done(b"SET") + READY)
+                session.send(done(b"SET") + row_description() + row(b"f") + done(b"SELECT 1") + READY)
             elif kind == b"P":
                 prefix += message(b"1")
             elif kind == b"B":

@@ -23,7 +23,7 @@ class ConnectionTest : public testing::Test {
 
     std::unique_ptr<Connection> connect(bool prepare = true) {
         return std::make_unique<Connection>(
-            PQconnectdb(server.conninfo().c_str()), prepare, give_up,
+            PQconnectdb(server.conninfo().c_str()), outbox::SessionKind::handlers, prepare, give_up,
             [this](Level, const std::string& message) { logged.push_back(message); });
     }
 
@@ -205,7 +205,8 @@ TEST_F(ConnectionTest, AConnectionThatCouldNotBeMadeIsLost) {
     const auto error = thrown_by<ConnectionLost>([&] { connect(); });
     EXPECT_THAT(error.what(), HasSubstr("scripted"));
     EXPECT_EQ(error.sqlstate(), "08006");
-    EXPECT_THROW(Connection(nullptr, true, give_up, {}), ConnectionLost);
+    EXPECT_THROW(Connection(nullptr, outbox::SessionKind::handlers, true, give_up, {}),
+                 ConnectionLost);
 }
 
 TEST_F(ConnectionTest, ALostConnectionIsNoFailureOfTheStatement) {

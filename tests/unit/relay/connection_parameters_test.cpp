@@ -20,17 +20,17 @@ using testing::Not;
 using Named = std::map<std::string, std::string>;
 
 // As libpq reads them: the last one of a name counts.
-Named parameters_of(const DatabaseConfig& database, const ConnectionParameters& environment) {
+Named parameters_of(const DatabaseConfig& database, const LibpqParameters& environment) {
     Named last;
-    for (const auto& [name, value] : connection_parameters(database, environment, "test"))
+    for (const auto& [name, value] : connection_parameters(database, environment, "test").libpq)
         last[name] = value;
     return last;
 }
 
 TEST(ConnectionParameters, TheUrlReplacesTheEnvironment) {
-    const ConnectionParameters environment{{"dbname", "postgres"}, {"host", "elsewhere"},
-                                           {"user", "me"},         {"password", "not this"},
-                                           {"port", "5433"},       {"connect_timeout", "3"}};
+    const LibpqParameters environment{{"dbname", "postgres"}, {"host", "elsewhere"},
+                                      {"user", "me"},         {"password", "not this"},
+                                      {"port", "5433"},       {"connect_timeout", "3"}};
     const Named found =
         parameters_of({.url = "postgresql://relay:s3cr3t@db.example.com/orders"}, environment);
     EXPECT_EQ(found.at("dbname"), "orders");
@@ -45,7 +45,7 @@ TEST(ConnectionParameters, NoneHasAUrlInIt) {
     for (const char* url : {"postgresql://relay:s3cr3t@db.example.com/orders",
                             "postgres://relay:s3cr3t@/", "host=h user=relay password=s3cr3t"})
         for (const auto& [name, value] :
-             connection_parameters({.url = url}, {{"dbname", "postgres"}}, "test"))
+             connection_parameters({.url = url}, {{"dbname", "postgres"}}, "test").libpq)
             EXPECT_TRUE(name == "password" || value.find("s3cr3t") == value.npos) << name << value;
 }
 

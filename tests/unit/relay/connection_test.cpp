@@ -1,4 +1,5 @@
 // A connection of outbox-relay to a scripted server.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -6,12 +7,17 @@
 
 #include <list>
 #include <string>
+#include <vector>
 
 #include "relay/database/connection.hpp"
 #include "unit/scripted_postgresql.hpp"
 
 namespace outbox::relay {
 namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
 
 class NobodysConnection final : public Connection::Owner {
   public:
@@ -43,9 +49,28 @@ class Wake final : public Watcher {
 
 class ConnectionTest : public testing::Test {
   protected:
-    ConnectionTest() {
+    ConnectionTest() { server_.on("pg_backend_pid", ScriptedPostgresql::value("f")); }
+
+    void connect() {
         connection_.open();
         wait_until([&] { return connection_.state() == Connection::State::idle; });
+    }
+
+    // Returns what the server gets.
+    std::vector<std::string> run(Statement statement) {
+        const std::size_t before = server_.committed("").size();
+        bool is_done = false;
+        statement.done = [&](const Answer& answer) {
+            EXPECT_TRUE(answer.ok) << answer.error;
+            is_done = true;
+        };
+        connection_.run(std::move(statement));
+        wait_until([&] { return is_done; });
+        std::vector<std::string> texts;
+        for (const auto& one : server_.committed(""))
+            texts.push_back(one.text);
+        texts.erase(texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(before));
+        return texts;
     }
 
     template <class Condition>
@@ -66,7 +91,38 @@ class ConnectionTest : public testing::Test {
     Connection connection_{owner_, poller_, clock_, counts_, parameters_, 1};
 };
 
+TEST_F(ConnectionTest, SettingsOfADirectSessionAreMadeOnce) {
+    connect();
+    EXPECT_TRUE(connection_.keeps_session());
+    EXPECT_THAT(server_.committed("")[0].text, HasSubstr("set_config('statement_timeout', '0', "));
+    EXPECT_THAT(run({.text = "SELECT 1"}), ElementsAre("SELECT 1"));
+    EXPECT_THAT(run({.text = "SELECT 1", .server_time_limit = seconds(1)}),
+                ElementsAre(HasSubstr("set_config('statement_timeout', $1, true)"), "SELECT 1"));
+}
+
+TEST_F(ConnectionTest, BehindAPoolerEachTransactionHasItsSettings) {
+    server_.on("pg_backend_pid", ScriptedPostgresql::value("t"));
+    connect();
+    EXPECT_FALSE(connection_.keeps_session());
+    for (int i = 0; i < 2; i++)
+        EXPECT_THAT(
+            run({.text = "SELECT 1", .server_time_limit = seconds(1)}),
+            ElementsAre("SET transaction_read_only = off",
+                        AllOf(HasSubstr("set_config('statement_timeout', '0', true)"),
+                              HasSubstr("set_config('role', 'none', true)")),
+                        HasSubstr("set_config('statement_timeout', $1, true)"), "SELECT 1"));
+}
+
+TEST_F(ConnectionTest, ASessionWithoutItsSettingsIsNotUsed) {
+    server_.on("pg_backend_pid", ScriptedPostgresql::error("57014"), 1);
+    connection_.open();
+    wait_until([&] { return owner_.losses == 1; });
+    connect();
+    EXPECT_EQ(counts_.connects, 1U);
+}
+
 TEST_F(ConnectionTest, ALostConnectionDoesNotForgetTheDescriptorsOfOthers) {
+    connect();
     server_.drop_connections();
     std::string error;
     Statement statement{.text = "SELECT $1"};

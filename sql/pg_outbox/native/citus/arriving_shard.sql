@@ -161,6 +161,7 @@ CREATE FUNCTION outbox_internal.follow_shards()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     own   CONSTANT integer := outbox_internal.citus_group();

@@ -140,6 +140,7 @@ CREATE FUNCTION outbox_internal.follow_dropped_triggers()
 RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     "table" regclass;
