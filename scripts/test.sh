@@ -11,7 +11,7 @@
 #   scripts/test.sh --majors [...]         with other majors, and servers with assertions: see majors.sh
 #
 # Suites: check sanitized regress system edition security drills, which the short run takes without the tests marked `long`;
-# and only in the long run: docs tidy unit outside timing citus threads kafka-matrix fuzzers majors. By name only: server valgrind.
+# and only in the long run: docs tidy unit published outside timing citus threads kafka-matrix fuzzers majors. By name only: server valgrind.
 # scripts/test/suites.sh says what each is.
 #
 # NAME is a file of pytest (test_log.py, security/test_workers.py), a test of it (test_log.py::test_x), what -k of pytest
@@ -28,7 +28,7 @@ source "$repository/scripts/test/suites.sh"
 source "$repository/scripts/test/stress.sh"
 
 short_run=(check sanitized regress system edition security drills)
-long_run=(check docs tidy unit sanitized regress system outside edition security drills timing citus threads kafka-matrix
+long_run=(check docs tidy unit sanitized regress system published outside edition security drills timing citus threads kafka-matrix
     fuzzers majors)
 
 preset=short             # of CMakePresets.json, for the build that is tested

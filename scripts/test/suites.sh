@@ -8,6 +8,7 @@
 #   regress       pg_regress and isolation tests, with both editions
 #   system        a real server and real brokers; and tests/world, steps of operators
 #   server        those system tests whose result can depend on the major of the server; they need no broker
+#   published     the same with a publication of all tables in every database
 #   outside       system tests of delivery once more, with outbox-relay in place of the workers of the server
 #   edition       system tests that speak SQL once more, with the SQL edition in place of the extension
 #   security      attacks and hostile peers
@@ -110,14 +111,22 @@ run_system() {
 
 # They test SQL, catalogs, transactions, WAL, locks, workers and dumps. Sinks, programs beside the server and the client
 # are left out: to them a server is what libpq shows.
-run_server() {
+run_server() { # run_server [NAME [ARGUMENT...]]: of pytest
     build_tests
     local tests=$repository/tests/system
-    run_pytest server --dist loadfile \
+    run_pytest "${1:-server}" --dist loadfile "${@:2}" \
         "$tests"/test_{backfill,capture,capture_statement,delivery,edition,endpoint_tables,expressions,find_event,health,life,log,operators}.py \
-        "$tests"/test_{outbox_view,prepared,privileges,pull,relay_functions,segments,settings,unread,upgrade,windows,workers}.py \
+        "$tests"/test_{copies,outbox_view,prepared,privileges,pull,relay_functions,segments,settings,unread,upgrade,windows,workers}.py \
         "$tests"/test_{inbox,inbox_install,inbox_projection,inbox_trouble,ledger,pg_upgrade}.py \
         "$tests"/test_migrate_edition.py::test_{there_and_back_everything_is_the_same,everything_works_as_before}
+}
+
+# A dump has the publication, and so has the database it is restored in: tests that do that are left out, and those with
+# tables of their own whose rows have no identity.
+run_published() {
+    local marks="${marks:+$marks and }not long"
+    OUTBOX_TEST_PUBLICATION=1 run_server published \
+        -k 'not (dump or restore or upgraded or rights_survive or compares_otherwise)'
 }
 
 run_outside() {

@@ -20,6 +20,7 @@ APPLIED = """
     CREATE TABLE applied (number bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, key text,
                           version bigint, headers jsonb, payload jsonb, who name);
     CREATE TABLE poison (key text, version bigint);
+    ALTER TABLE poison REPLICA IDENTITY FULL; -- for the suite published
     CREATE FUNCTION handle(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
     BEGIN
         INSERT INTO applied (event_id, key, version, headers, payload, who)
