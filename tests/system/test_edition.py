@@ -659,7 +659,9 @@ def test_a_segment_that_is_written_to_is_not_emptied(edition: Site) -> None:
 def test_upkeep_does_not_wait_after_the_clock_was_set_back(edition: Site) -> None:
     edition.execute("SELECT outbox_internal.maintain()")
     edition.execute("UPDATE outbox.upkeep SET due = now() + '1 day 1 hour', set_at = now() + '1 day'")
-    edition.execute("UPDATE outbox.ring SET since = now() + '1 day'; UPDATE outbox.receipt_turn SET since = now() + '1 day'")
+    edition.execute(
+        "UPDATE outbox.ring SET since = now() + '1 day'; UPDATE outbox.receipt_turn SET since = now() + '1 day'"
+    )
     edition.execute("SELECT outbox_internal.maintain()")
     assert edition.execute("SELECT task FROM outbox.upkeep WHERE set_at > now()") == []
     assert edition.execute("SELECT number FROM outbox.ring WHERE since > now()") == []
