@@ -164,7 +164,7 @@ bool Connection::send() {
     limit.text(std::to_string(statement_->server_time_limit / 1000));
     return PQenterPipelineMode(connection_) == 1 &&
            (libpq_.keeps_session || (none.send(connection_, "SET transaction_read_only = off") &&
-                               none.send(connection_, settings_.c_str()))) &&
+                                     none.send(connection_, settings_.c_str()))) &&
            (!has_limit ||
             limit.send(connection_,
                        "SELECT pg_catalog.set_config('statement_timeout', $1, true)")) &&

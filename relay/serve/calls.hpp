@@ -70,7 +70,7 @@ struct BeatAnswer {
     std::vector<std::int32_t> work;
     std::vector<std::int32_t> paused;
     std::vector<std::int64_t> resumed;  // of each of Beat::held
-    std::string copy;  // what the database is a copy of; empty if it is none
+    std::string copy;                   // what the database is a copy of; empty if it is none
 };
 std::optional<BeatAnswer> beat_of(const Rows& rows);
 
