@@ -444,13 +444,12 @@ END $$;
 CREATE FUNCTION outbox_internal.key_text("row" json, names name[], times name[], booleans name[])
 RETURNS text
 LANGUAGE plpgsql STABLE
-SET standard_conforming_strings = on
 AS $$
 BEGIN
     IF cardinality(names) = 1 THEN
         RETURN coalesce(outbox_internal.key_value("row", names[1], times, booleans), '');
     END IF;
-    RETURN (SELECT coalesce(string_agg(coalesce(replace(replace(outbox_internal.key_value("row", n.name, times, booleans), '\', '\\'), ':', '\:'), ''),
+    RETURN (SELECT coalesce(string_agg(coalesce(replace(replace(outbox_internal.key_value("row", n.name, times, booleans), E'\\', E'\\\\'), ':', E'\\:'), ''),
                                        ':' ORDER BY n.place), '')
               FROM unnest(names) WITH ORDINALITY AS n(name, place));
 END $$;
