@@ -169,7 +169,7 @@ TOGETHER = {"all together": {setting: value for settings in HOSTILE.values() for
 
 
 @pytest.mark.extension("its processors and workers are among those that are tested")
-@pytest.mark.parametrize("level", ["database", "role"])
+@pytest.mark.parametrize("level", all_in_long_run(["database", "role"], short=["role"]))
 @pytest.mark.parametrize("name", all_in_long_run([*TOGETHER, *HOSTILE], short=[*TOGETHER]))
 def test_settings_of_others_stop_nothing(
     shared_cluster: Cluster, new_database: NewDatabase, installation: Installation, name: str, level: str
