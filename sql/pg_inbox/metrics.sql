@@ -49,7 +49,7 @@ BEGIN ATOMIC
                           FROM inbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h) AS figure
         UNION ALL
         SELECT 15, 'inbox_in_recovery', 'gauge', 'Whether the server is a standby, which processes nothing.', '', 0, NULL,
-               format('database="%s"', replace(replace(replace(current_database(), '\', '\\'), '"', '\"'), E'\n', '\n')),
+               format('database="%s"', replace(replace(replace(current_database(), E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n')),
                pg_is_in_recovery()::integer
     ), family(number, text) AS (
         SELECT number,

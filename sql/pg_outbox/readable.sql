@@ -26,7 +26,7 @@ LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE WHEN outbox_internal.is_readable(value) THEN value
-                ELSE regexp_replace(value COLLATE "C", '[^\x01-\x7f]', '?', 'g') END;
+                ELSE regexp_replace(value COLLATE "C", E'[^\\x01-\\x7f]', '?', 'g') END;
 END;
 COMMENT ON FUNCTION outbox_internal.readable_text(text) IS 'returns a text, or what it has in ASCII if it has no form in UTF-8';
 
