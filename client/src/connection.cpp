@@ -40,15 +40,14 @@ Connection::Connection(PGconn* connection, outbox::SessionKind kind, bool prepar
     begin_session(kind);
 }
 
-// The settings would be cancelled by the limit that they remove. A limit for handlers stays.
+// The settings would be cancelled by the limit that they remove. A limit for handlers stays. All
+// statements of a pipeline are one transaction.
 void Connection::begin_session(outbox::SessionKind kind) {
-    send(Whose::own, "BEGIN");
     if (kind != outbox::SessionKind::handlers)
-        send(Whose::own, "SET LOCAL statement_timeout = 0");
-    send(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false), " +
-                         outbox::set_session(connection_.get(), kind,
-                                             outbox::runs_elsewhere(connection_.get())));
-    run(Whose::own, "COMMIT");
+        send(Whose::own, "SELECT pg_catalog.set_config('statement_timeout', '0', true)");
+    run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false), " +
+                        outbox::set_session(connection_.get(), kind,
+                                            outbox::runs_elsewhere(connection_.get())));
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -151,15 +151,14 @@ void Housekeeper::report(std::size_t outstanding) {
     shared_.reported_outstanding = outstanding > 0;
 }
 
-// Time-outs are for handlers: a bucket of the window may take longer to look through.
+// Time-outs are for handlers: a bucket of the window may take longer to look through. Both statements
+// are one transaction.
 void Housekeeper::prune() {
-    connection_->send(Whose::own, "BEGIN");
     connection_->send(
         Whose::own,
         "SELECT pg_catalog.set_config(s.name, '0', true) FROM pg_catalog.pg_settings AS s "
         "WHERE s.name IN ('statement_timeout', 'transaction_timeout')");
     connection_->run(Whose::own, "SELECT inbox.prune()");
-    connection_->run(Whose::own, "COMMIT");
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -177,10 +177,8 @@ bool Connection::is_pipelined() const noexcept {
            PQstatus(connection_) == CONNECTION_OK;
 }
 
-// libpq may have closed its socket. Another descriptor may have its number before step() is called,
-// and must not be forgotten in its place.
+// To be told by step(): run() must not call back.
 void Connection::could_not_send() {
-    unwatch();
     send_failure_ = printable(error_of(connection_));
     deadline_ = 0;
 }
