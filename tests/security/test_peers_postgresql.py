@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -195,19 +193,16 @@ def test_other_roles_may_use_any_inbox(database: Database, of_another: OfAnother
 # -------------------------------------------------------------------------------------------------
 
 
-def test_the_environment_of_the_server_process_is_not_used(
-    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_of_the_server_process_is_not_used(make_cluster: MakeCluster) -> None:
     """S29"""
     hostile = {
         "PGSERVICE": "nowhere", "PGSERVICEFILE": "/nowhere", "PGHOSTADDR": "127.9.9.9", "PGOPTIONS": "-c role=nobody",
         "PGSSLMODE": "verify-full", "PGSSLROOTCERT": "/nowhere", "PGPASSFILE": "/nowhere", "PGTARGETSESSIONATTRS": "standby",
         "http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1",
     }  # fmt: skip
-    popen = subprocess.Popen
-    with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "Popen", lambda *a, **k: popen(*a, env={**os.environ, **hostile}, **k))
-        cluster = make_cluster()
+    cluster = make_cluster(started=False)
+    cluster.environment |= hostile
+    cluster.start()
     cluster.execute("CREATE DATABASE target")
     target = Database(cluster, "target")
     target.execute("CREATE EXTENSION pg_inbox")

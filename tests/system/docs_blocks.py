@@ -74,6 +74,9 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "--reset-offsets --to-datetime 2026-01-31T00:00:00.000 --execute": KAFKA,
         "kafka-consumer-groups.sh --bootstrap-server broker1:9092 --group catalog --describe": KAFKA,
     },
+    "docs/operations.md": {
+        "echo orders-production | sudo tee /etc/postgresql-common/outbox-identity": NEEDS_ROOT,
+    },
     "docs/client/pubsub.md": {
         "gcloud pubsub subscriptions create catalog --topic video.events --project shop "
         "--enable-message-ordering \\": GOOGLE,

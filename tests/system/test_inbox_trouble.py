@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -302,19 +302,16 @@ def test_a_message_that_crashes_the_server_becomes_a_dead_letter(make_cluster: M
     served = Consumer(cluster, create_database(cluster, extension=False).name)
     served.create_extension()
     served.set_policy(max_attempts=2, retry_base="1 ms", retry_max="10 ms")
-    served.execute("CREATE TABLE gate ()")
     served.execute(
         """CREATE FUNCTION public.wait(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
-           BEGIN IF event.aggregate_id = 'bad' THEN LOCK TABLE public.gate; END IF; END $$"""
+           BEGIN IF event.aggregate_id = 'bad' THEN PERFORM pg_sleep(3600); END IF; END $$"""
     )
     served.execute("SELECT inbox.subscribe('c', '*', 'public.wait'), inbox.subscribe('c', '*', 'handle')")
     bad, good = served.send("bad"), served.send("good")
+    sleeping = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
     for _ in range(2):
-        with suppress(psycopg.OperationalError), served.connect() as blocker:
-            blocker.execute("BEGIN; LOCK TABLE gate")
-            waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'gate'::regclass"
-            (pid,) = wait_until(lambda: served.execute(waiting), what="the processor to be at the message")[0]
-            cluster.kill_and_recover(pid)
+        (pid,) = wait_until(lambda: served.execute(sleeping), what="the processor to be at the message")[0]
+        cluster.kill_and_recover(pid)
     served.wait_dead(bad)
     served.wait_applied(good)
 
