@@ -155,6 +155,8 @@ static void count_end(int64 message, const CrashNote* crash) {
     SPIPlanPtr plan =
         plan_of("SELECT inbox_internal.record_end($1, $2, $3)", {INT4OID, INT8OID, TIMESTAMPTZOID});
     execute_for_row(plan, values, nulls, VOIDOID);
+    // The message may bring the server down again at once, and a count that is lost never grows.
+    ForceSyncCommit();
     end_sql_work();
 }
 
