@@ -40,11 +40,12 @@ Connection::Connection(PGconn* connection, outbox::SessionKind kind, bool prepar
     begin_session(kind);
 }
 
-// The settings would be cancelled by the limit that they remove. A limit for handlers stays. All
-// statements of a pipeline are one transaction.
+// The settings would be cancelled by the limit that they remove; SET is the quickest. All statements of a
+// pipeline are one transaction, although servers before 17 warn that there is none. A limit for handlers
+// stays.
 void Connection::begin_session(outbox::SessionKind kind) {
     if (kind != outbox::SessionKind::handlers)
-        send(Whose::own, "SELECT pg_catalog.set_config('statement_timeout', '0', true)");
+        send(Whose::own, "SET LOCAL statement_timeout = 0");
     run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false), " +
                         outbox::set_session(connection_.get(), kind,
                                             outbox::runs_elsewhere(connection_.get())));
