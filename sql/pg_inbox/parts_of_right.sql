@@ -12,7 +12,7 @@ BEGIN ATOMIC
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'confirm', 'own_subscriptions',
                                     'save_confirmation', 'wake', 'lock_subscriptions', 'confirmed_subscriptions', 'json', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'changes_trace', 'record_failure',
-                                    'save_progress', 'set_policy', 'dead_letter', 'event_status', 'payload_text', 'payload_jsonb']
+                                    'record_end', 'save_progress', 'set_policy', 'dead_letter', 'event_status', 'payload_text', 'payload_jsonb']
              WHEN 'consume' THEN ARRAY['version', 'create_consumer', 'begin_event', 'begin_events', 'was_applied',
                                        'save_offset', 'load_offset', 'confirm_reset',
                                        'report_progress', 'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',

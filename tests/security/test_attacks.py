@@ -233,6 +233,7 @@ ATTACKS = {
     "inbox_internal.is_traceparent": "nothing",
     "inbox_internal.is_tracestate": "nothing",
     "inbox_internal.record_failure": "messages of another role's consumer",
+    "inbox_internal.record_end": "messages of another role's consumer",
     "inbox_internal.save_progress": "figures of another role's consumer",
     "inbox.set_policy": "the policy of another role's consumer",
     "inbox.version": "nothing",

@@ -296,6 +296,33 @@ def test_a_message_that_ends_its_transaction_or_its_process_becomes_a_dead_lette
     assert served.execute("SELECT DISTINCT attempts FROM inbox.dead_letter") == [(3,)]
 
 
+@pytest.mark.worker_errors("terminating")
+def test_a_role_that_may_only_read_gets_past_a_message_that_ends_its_process(consumer: Consumer) -> None:
+    role = f"reader_{consumer.name}"
+    consumer.execute(
+        f"""CREATE ROLE {role} LOGIN;
+            SELECT inbox.grant_read('{role}');
+            CREATE FUNCTION public.end_it(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN IF event.aggregate_id = 'bad' THEN {ENDS["ends its process"]} END IF; END $$"""
+    )
+    try:
+        with consumer.cluster.connect(consumer.name, role) as connection:
+            connection.execute("SELECT inbox.subscribe('c', '*', 'public.end_it')")
+            connection.execute("SELECT inbox.set_policy('c', max_attempts => 1)")
+        bad = consumer.send("bad")
+        consumer.send("good", 2)
+        consumer.wait_dead(bad)
+        wait_until(
+            lambda: consumer.value("SELECT count(*) FROM inbox.message"),
+            lambda left: left == 0,
+            what="all others to be processed",
+        )
+    finally:
+        consumer.execute("DELETE FROM inbox.consumer")
+        consumer.execute("DROP EXTENSION pg_inbox CASCADE")
+        consumer.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 @pytest.mark.worker_errors("terminated")
 def test_a_message_that_crashes_the_server_becomes_a_dead_letter(make_cluster: MakeCluster) -> None:
     cluster = make_cluster({"restart_after_crash": "on"})

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from cluster import Cluster
+from cluster import REPOSITORY, Cluster
 from database import Database, NewDatabase
 from receiver import Receiver, answer, everything
 from waiting import wait_until
@@ -336,6 +336,7 @@ USERS_OF_INTERNALS = {
     "inbox_internal.is_traceparent": ("reader, consumer", TRACE),
     "inbox_internal.is_tracestate": ("reader, consumer", TRACE),
     "inbox_internal.record_failure": ("reader", PROCESSOR),
+    "inbox_internal.record_end": ("reader", PROCESSOR),
     "inbox_internal.save_progress": ("reader", PROCESSOR),
     "inbox_internal.columns_of": ("reader, consumer", PROJECTION),
     "inbox_internal.row_parts": ("reader, consumer", PROJECTION),
@@ -472,6 +473,12 @@ def test_every_object_is_granted_as_listed(people: People) -> None:
         if "_internal." in name.partition("(")[0] and users
     }
     assert internals == {name: users for name, (users, _) in USERS_OF_INTERNALS.items()}
+
+
+def test_a_reader_may_call_what_its_processor_calls() -> None:
+    calls = set(re.findall(r"\binbox_internal\.\w+(?=\()", (REPOSITORY / "bgworker/processor_main.cpp").read_text()))
+    assert len(calls) >= 6
+    assert {name for name in calls if "reader" not in USERS_OF_INTERNALS.get(name, ("",))[0]} == set()
 
 
 def test_nothing_internal_is_for_everybody(people: People) -> None:
@@ -1086,6 +1093,7 @@ def test_a_reader_cannot_choose_the_role_of_handlers(people: People) -> None:
                          "inbox_internal.consumer_id('new')", "inbox_internal.take({ours}, 1, '{{}}')",
                          "inbox_internal.next_messages({ours}, 1)", "inbox_internal.process({ours}, 1, '{{}}')",
                          "inbox_internal.record_failure({ours}, 1, 'x', 'x', 'x', 'x', 'x')",
+                         "inbox_internal.record_end({ours}, 1, NULL)",
                          "inbox_internal.save_progress({ours}, 1, 1, NULL, NULL, NULL, NULL, NULL, NULL)",
                          "inbox.unsubscribe('ours', '*', 'refuse')"):  # fmt: skip
             with refused("permission denied|not one of role|belongs to role"):
