@@ -1,3 +1,12 @@
+-- Returns a label of a sample.
+CREATE FUNCTION inbox_internal.metric_label(name text, value text)
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('%s="%s"', name, replace(replace(replace(value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n'));
+END;
+
 -- Returns figures for a monitoring system, as OpenMetrics text (version 1.0.0). Samples without a
 -- value are left out.
 CREATE FUNCTION inbox.metrics()
@@ -8,7 +17,7 @@ SET jit = off
 BEGIN ATOMIC
     WITH sample(number, family, type, help, series, line, suffix, labels, value) AS (
         SELECT figure.number, figure.family, figure.type, figure.help, s.consumer, figure.line, figure.suffix,
-               (SELECT string_agg(format('%s="%s"', label.name, replace(replace(replace(label.value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n')),
+               (SELECT string_agg(inbox_internal.metric_label(label.name, label.value),
                                   ',' ORDER BY label.number)
                   FROM (VALUES (1, 'database', current_database()::text), (2, 'consumer', s.consumer), (3, 'quantile', figure.quantile), (4, 'le', figure.bound))
                        AS label(number, name, value)
@@ -49,7 +58,7 @@ BEGIN ATOMIC
                           FROM inbox_internal.histogram(s.latency_buckets, s.latency_sum) AS h) AS figure
         UNION ALL
         SELECT 15, 'inbox_in_recovery', 'gauge', 'Whether the server is a standby, which processes nothing.', '', 0, NULL,
-               format('database="%s"', replace(replace(replace(current_database(), E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n')),
+               inbox_internal.metric_label('database', current_database()),
                pg_is_in_recovery()::integer
     ), family(number, text) AS (
         SELECT number,

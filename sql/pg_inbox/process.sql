@@ -168,14 +168,11 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    message inbox.message;
 BEGIN
-    PERFORM inbox_internal.check_role(consumer_id, caller);
-    SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
-    IF FOUND AND NOT EXISTS (SELECT FROM inbox.waiting AS w
-                              WHERE w.consumer_id = $1 AND w.event_id = message.event_id AND w.last_failed_at >= ended_at) THEN
-        PERFORM inbox_internal.count_failure(message, 'the processor ended, and the message was not completed', 'IL001', false, NULL);
+    IF NOT EXISTS (SELECT FROM inbox.message AS m JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
+                    WHERE m.consumer_id = $1 AND m.seq = $2 AND w.last_failed_at >= ended_at) THEN
+        PERFORM inbox_internal.record_failure(consumer_id, seq, 'the processor ended, and the message was not completed', 'IL001',
+                                              NULL, NULL, NULL, caller);
     END IF;
 END $$;
 
