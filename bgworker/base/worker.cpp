@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "bgworker/base/log_quota.hpp"
 #include "extension/base/crashes.hpp"
 #include "extension/base/outside_text.hpp"
 
@@ -79,18 +80,8 @@ static KindOfWorker kind_of_worker(WorkerKind kind) {
     pg_unreachable();
 }
 
-// Any role can make workers start and fail, so the number of these lines is bounded.
-static bool may_complain() {
-    static constexpr int most = 32;
-    static Micros until = 0;
-    static int count = 0;
-    const Micros now = steady_now();
-    if (now >= until) {
-        until = now + seconds(600);
-        count = 0;
-    }
-    return count++ < most;
-}
+// Any role can make workers start and fail.
+static LogQuota complaints;
 
 // Without a keeper nothing in the database is served, and outbox.health() may not be there.
 static void complain_of_role(const char* type, const char* name) {
@@ -130,7 +121,7 @@ static void complain(Child* child, const WorkerIdentity& identity, const char* n
     if (child->complaint == complaint)
         return;
     child->complaint = complaint;
-    if (!may_complain())
+    if (!complaints.take())
         return;
     const char* type = kind_of_worker(identity.kind).type;
     if (complaint == Complaint::no_room)

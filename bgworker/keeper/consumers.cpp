@@ -1,7 +1,7 @@
 #include "bgworker/keeper/consumers.hpp"
 
+#include "bgworker/base/log_quota.hpp"
 #include "extension/base/outside_text.hpp"
-#include "extension/base/steady_time.hpp"
 
 namespace outbox {
 
@@ -22,25 +22,14 @@ struct LoggedRefusal {
     uint32 hash;
     bool current;
 };
-static constexpr int max_refusals = 32;
-static constexpr Micros time_of_quota = seconds(600);
+static constexpr int max_refusals = LogQuota::max_lines;
 static LoggedRefusal refusals[max_refusals];
 static int refusal_count = 0;
 
-static Micros quota_until = 0;
-
-static bool may_log_another() {
-    static int logged = 0;
-    const Micros now = steady_now();
-    if (now >= quota_until) {
-        quota_until = now + time_of_quota;
-        logged = 0;
-    }
-    return logged++ < max_refusals;
-}
+static LogQuota quota;
 
 bool remembers_refusals() {
-    return refusal_count > 0 || steady_now() < quota_until;
+    return refusal_count > 0 || quota.is_running();
 }
 
 static bool is_new(uint32 hash) {
@@ -73,7 +62,7 @@ static void refuse(int32 id, const char* name, const char* role, const char* why
     const uint32 hash = hash_combine(
         hash_combine(hash_bytes_uint32(static_cast<uint32>(id)), string_hash(role, NAMEDATALEN)),
         string_hash(why, strlen(why) + 1));
-    if (is_new(hash) && may_log_another())
+    if (is_new(hash) && quota.take())
         ereport(LOG,
                 (errmsg("consumer \"%s\" is not processed", NameForLog(name).text),
                  errdetail("Role \"%s\": %s.", NameForLog(role).text, why), errhint("%s", hint)));
