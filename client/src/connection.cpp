@@ -45,7 +45,7 @@ Connection::Connection(PGconn* connection, outbox::SessionKind kind, bool prepar
 // stays.
 void Connection::begin_session(outbox::SessionKind kind) {
     if (kind != outbox::SessionKind::handlers)
-        send(Whose::own, "SET LOCAL statement_timeout = 0");
+        send(Whose::own, std::string(outbox::take_time));
     run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false), " +
                         outbox::set_session(connection_.get(), kind,
                                             outbox::runs_elsewhere(connection_.get())));

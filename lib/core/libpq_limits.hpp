@@ -92,6 +92,19 @@ struct AnswerLimits {
     Micros time = never;
 };
 
+// Waits until libpq has something to read, and meanwhile sends what libpq has written. `descriptor` is that of
+// the connection. Returns false if it is too late.
+inline bool await_input(int descriptor, MeteredSocket& socket, Micros until) {
+    if (socket.has_input())
+        return true;
+    const bool in_time = wait_for_libpq(
+        descriptor, static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN), until);
+    socket.push();
+    if (socket.descriptor() >= 0)
+        socket.pull();
+    return in_time;
+}
+
 // Waits for what the server sends next, and gives libpq a piece of it. Returns why that cannot go on, or
 // an empty text; libpq has its own errors.
 inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received, Micros until) {
@@ -100,14 +113,8 @@ inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received
     const int descriptor = socket.descriptor() >= 0 ? socket.descriptor() : PQsocket(to.connection);
     if (!can_go_on || descriptor < 0)
         return "";
-    if (!socket.has_input()) {
-        if (!wait_for_libpq(descriptor,
-                            static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN),
-                            until))
-            return "the server does not answer";
-        if (socket.descriptor() >= 0)
-            socket.pull();
-    }
+    if (!await_input(descriptor, socket, until))
+        return "the server does not answer";
     return socket.received() > max_received ? "the answer of the server is too long" : "";
 }
 
@@ -190,16 +197,11 @@ inline bool stand_between(PGconn* connection, MeteredSocket& socket) {
 // Waits until libpq can do its next step, and gives it what has arrived. Returns false if it is too
 // late.
 inline bool await_login(PGconn* connection, MeteredSocket& socket, bool reads, Micros until) {
-    if (socket.descriptor() < 0)
-        return wait_for_libpq(PQsocket(connection), reads ? POLLIN : POLLOUT, until);
-    if (!reads || socket.has_input())
-        return true;
-    const bool in_time =
-        wait_for_libpq(socket.descriptor(),
-                       static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN), until);
-    socket.push();
-    socket.pull();
-    return in_time;
+    const bool stands_between = socket.descriptor() >= 0;
+    const int descriptor = stands_between ? socket.descriptor() : PQsocket(connection);
+    if (reads)
+        return await_input(descriptor, socket, until);
+    return stands_between || wait_for_libpq(descriptor, POLLOUT, until);
 }
 
 // Returns false if it has to be given up, with `failure`. Otherwise libpq has succeeded or failed.

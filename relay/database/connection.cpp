@@ -42,7 +42,6 @@ void Connection::close() noexcept {
 // A thread that still tries to connect is kept, so that there is never more than one.
 void Connection::release() noexcept {
     unwatch();
-    connection_ = nullptr;
     libpq_.close();
     state_ = State::closed;
     send_failure_.clear();
@@ -119,13 +118,12 @@ void Connection::take_connection() {
         return;
     unwatch();
     libpq_ = connector_->take();
-    connection_ = libpq_.connection;
     connector_.reset();
     if (!libpq_.failure.empty()) {
         fail(printable(libpq_.failure));
         return;
     }
-    settings_ = "SELECT " + set_session(connection_, SessionKind::relay, "true");
+    settings_ = "SELECT " + set_session(libpq_.connection, SessionKind::relay, "true");
     watch(libpq_.socket->descriptor(), EPOLLIN);
     received_before_ = libpq_.socket->received();
     state_ = State::idle;
@@ -153,38 +151,39 @@ void Connection::run(Statement statement) {
         could_not_send();
 }
 
-// What is set belongs to the transaction, which a pipeline makes of all statements. So it works through
-// poolers. A transaction that is read-only can be changed before its first query only.
+// All statements of a pipeline are one transaction, and the settings belong to it. So they work through
+// poolers. Whether a transaction is read-only can be changed only before its first query.
 bool Connection::send() {
     const bool has_limit = statement_->server_time_limit != 0;
     if (libpq_.keeps_session && !has_limit)
-        return statement_->parameters.send(connection_, statement_->text);
+        return statement_->parameters.send(libpq_.connection, statement_->text);
     const Parameters none;
     Parameters limit;
     limit.text(std::to_string(statement_->server_time_limit / 1000));
-    return PQenterPipelineMode(connection_) == 1 &&
-           (libpq_.keeps_session || (none.send(connection_, "SET transaction_read_only = off") &&
-                                     none.send(connection_, settings_.c_str()))) &&
+    return PQenterPipelineMode(libpq_.connection) == 1 &&
+           (libpq_.keeps_session ||
+            (none.send(libpq_.connection, "SET transaction_read_only = off") &&
+             none.send(libpq_.connection, settings_.c_str()))) &&
            (!has_limit ||
-            limit.send(connection_,
+            limit.send(libpq_.connection,
                        "SELECT pg_catalog.set_config('statement_timeout', $1, true)")) &&
-           statement_->parameters.send(connection_, statement_->text) &&
-           PQpipelineSync(connection_) == 1;
+           statement_->parameters.send(libpq_.connection, statement_->text) &&
+           PQpipelineSync(libpq_.connection) == 1;
 }
 
 bool Connection::is_pipelined() const noexcept {
-    return PQpipelineStatus(connection_) != PQ_PIPELINE_OFF &&
-           PQstatus(connection_) == CONNECTION_OK;
+    return PQpipelineStatus(libpq_.connection) != PQ_PIPELINE_OFF &&
+           PQstatus(libpq_.connection) == CONNECTION_OK;
 }
 
 // To be told by step(): run() must not call back.
 void Connection::could_not_send() {
-    send_failure_ = printable(error_of(connection_));
+    send_failure_ = printable(error_of(libpq_.connection));
     deadline_ = 0;
 }
 
 void Connection::flush() {
-    if (flush_libpq(connection_, *libpq_.socket))
+    if (flush_libpq(libpq_.connection, *libpq_.socket))
         rewatch(libpq_.socket->is_blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN);
     else
         could_not_send();
@@ -199,11 +198,11 @@ void Connection::ready() {
 
 // Returns false if the owner has closed the connection.
 bool Connection::pass_notifications() {
-    while (PGnotify* notification = PQnotifies(connection_)) {
+    while (PGnotify* notification = PQnotifies(libpq_.connection)) {
         const std::string payload = notification->extra;
         PQfreemem(notification);
         owner_.notified(payload);
-        if (connection_ == nullptr)
+        if (libpq_.connection == nullptr)
             return false;
     }
     return true;
@@ -219,8 +218,8 @@ void Connection::receive() {
         return;
     }
     do {
-        if (PQconsumeInput(connection_) == 0) {
-            fail(printable(error_of(connection_)));
+        if (PQconsumeInput(libpq_.connection) == 0) {
+            fail(printable(error_of(libpq_.connection)));
             return;
         }
     } while (socket.has_input());
@@ -231,8 +230,8 @@ void Connection::receive() {
         return;
     }
     flush();
-    while (PQisBusy(connection_) == 0) {
-        PGresult* result = PQgetResult(connection_);
+    while (PQisBusy(libpq_.connection) == 0) {
+        PGresult* result = PQgetResult(libpq_.connection);
         if (result == nullptr && is_pipelined())
             continue;  // the end of one of its statements
         if (result == nullptr) {
@@ -257,12 +256,12 @@ bool Connection::take_result(PGresult* result) {
         return true;
     }
     if (status == PGRES_PIPELINE_SYNC)
-        PQexitPipelineMode(connection_);
+        PQexitPipelineMode(libpq_.connection);
     if (status == PGRES_PIPELINE_SYNC || status == PGRES_PIPELINE_ABORTED)
         return true;
     const char* state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     answer_.ok = false;
-    answer_.error = printable(without_passwords(connection_, PQresultErrorMessage(result)));
+    answer_.error = printable(without_passwords(libpq_.connection, PQresultErrorMessage(result)));
     answer_.sqlstate = state != nullptr ? state : "";
     if (status == PGRES_FATAL_ERROR && !answer_.sqlstate.empty())
         return true;
@@ -271,7 +270,7 @@ bool Connection::take_result(PGresult* result) {
 }
 
 void Connection::complete() {
-    if (PQstatus(connection_) != CONNECTION_OK) {
+    if (PQstatus(libpq_.connection) != CONNECTION_OK) {
         fail(answer_.error.empty() ? "connection lost" : answer_.error);
         return;
     }

@@ -69,9 +69,9 @@ class Connection final : private Watcher {
 
     // For an open connection.
     bool keeps_session() const noexcept { return libpq_.keeps_session; }
-    const char* host() const noexcept { return PQhost(connection_); }
-    const char* port() const noexcept { return PQport(connection_); }
-    const char* user() const noexcept { return PQuser(connection_); }
+    const char* host() const noexcept { return PQhost(libpq_.connection); }
+    const char* port() const noexcept { return PQport(libpq_.connection); }
+    const char* user() const noexcept { return PQuser(libpq_.connection); }
 
   private:
     void ready() override;
@@ -101,8 +101,7 @@ class Connection final : private Watcher {
     State state_ = State::closed;
     std::unique_ptr<Connector> connector_;
     LibpqConnection libpq_;
-    PGconn* connection_ = nullptr;  // that of libpq_
-    std::string settings_;          // of each transaction, unless it keeps its session
+    std::string settings_;  // of each transaction, unless it keeps its session
     int watched_ = -1;
     std::uint32_t watched_events_ = 0;
     Micros connect_at_ = never;
@@ -112,7 +111,7 @@ class Connection final : private Watcher {
 
     std::optional<Statement> statement_;
     Answer answer_;
-    std::uint64_t received_before_ = 0;  // the answer: bytes
+    std::uint64_t received_before_ = 0;  // bytes before the answer
 };
 
 }  // namespace outbox::relay

@@ -58,7 +58,6 @@ Session::~Session() {
 }
 
 void Session::end() {
-    connection_ = nullptr;
     libpq_.close();
     is_powerful_ = has_outbox_ = has_inbox_ = false;
 }
@@ -102,7 +101,7 @@ static std::string shown(std::string_view text) {
 }
 
 PGconn* Session::connection() {
-    if (connection_ == nullptr) {
+    if (libpq_.connection == nullptr) {
         // The last value of a name counts. Only the first one may be a connection string, also if
         // it is empty: names of databases are chosen by others.
         outbox::LibpqParameters parameters{{"dbname", conninfo_}};
@@ -112,12 +111,11 @@ PGconn* Session::connection() {
         parameters.emplace_back("fallback_application_name", "outboxctl");
         libpq_ =
             outbox::connect_libpq(std::move(parameters), true, {outbox::SessionKind::commands});
-        connection_ = libpq_.connection;
         if (!libpq_.failure.empty()) {
             end();
             throw Refused(shown(libpq_.failure));
         }
-        PQsetNoticeReceiver(connection_, print_warning, &warnings_left_);
+        PQsetNoticeReceiver(libpq_.connection, print_warning, &warnings_left_);
         try {
             ask_for_owners();
         } catch (const Refused&) {
@@ -125,14 +123,14 @@ PGconn* Session::connection() {
             throw;
         }
     }
-    return connection_;
+    return libpq_.connection;
 }
 
 PGconn* Session::unlimited_connection() {
     PQsetnonblocking(connection(), 0);
-    if (libpq_.socket->descriptor() >= 0 && !libpq_.socket->remove(PQsocket(connection_)))
+    if (libpq_.socket->descriptor() >= 0 && !libpq_.socket->remove(PQsocket(libpq_.connection)))
         throw Refused(std::string("could not take the connection: ") + std::strerror(errno));
-    return connection_;
+    return libpq_.connection;
 }
 
 static Refused is_too_powerful(PGconn* connection, std::string_view power,
@@ -148,15 +146,15 @@ void Session::ask_for_owners() {
     has_outbox_ = answer.text(0, 2) == "t";
     has_inbox_ = answer.text(0, 3) == "t";
     if (is_powerful_ && unattended)
-        throw is_too_powerful(connection_, answer.text(0, 0),
+        throw is_too_powerful(libpq_.connection, answer.text(0, 0),
                               ", and outboxctl serve never works with such rights",
                               "CREATE ROLE outbox_monitor LOGIN; in each database SELECT "
                               "outbox.grant_monitor('outbox_monitor'), "
                               "inbox.grant_monitor('outbox_monitor'); and connect as this role.");
     if (is_powerful_ && !answer.is_null(0, 1) && !calls_nothing)
         throw is_too_powerful(
-            connection_, answer.text(0, 0),
-            std::string(", and could run code of others in database \"") + PQdb(connection_) +
+            libpq_.connection, answer.text(0, 0),
+            std::string(", and could run code of others in database \"") + PQdb(libpq_.connection) +
                 "\"\nDETAIL:  " + shown(answer.text(0, 1)) + '.',
             "Connect as a role with no more rights than it needs, such as the owner, or: "
             "CREATE ROLE outbox_operator LOGIN; SELECT outbox.grant_monitor('outbox_operator'), "
@@ -176,7 +174,7 @@ void Session::refuse_missing(const std::string& statement) const {
         if (is_there || (statement.find(name + '.') == std::string::npos &&
                          statement.find(name + "_internal.") == std::string::npos))
             continue;
-        throw Refused("ERROR:  " + extension + " is not in database \"" + PQdb(connection_) +
+        throw Refused("ERROR:  " + extension + " is not in database \"" + PQdb(libpq_.connection) +
                       "\"\nHINT:  Is it the right database? Otherwise use CREATE EXTENSION " +
                       extension +
                       (name == "inbox" ? ", or outboxctl inbox install."
@@ -212,7 +210,7 @@ Result Session::execute(const std::string& statement, const std::vector<Paramete
     const auto values = outbox::text_values(parameters);
     if (!values || outbox::has_nul(statement))
         throw Refused("ERROR:  " + std::string(outbox::nul_in_text));
-    return answer(PQsendQueryParams(connection_, statement.c_str(),
+    return answer(PQsendQueryParams(libpq_.connection, statement.c_str(),
                                     static_cast<int>(values->size()), nullptr, values->data(),
                                     nullptr, nullptr, 0));
 }
@@ -228,13 +226,13 @@ Result Session::answer(int was_sent) {
     }
     const ExecStatusType status = PQresultStatus(result.native());
     if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
-        throw refusal(connection_, result.native());
+        throw refusal(libpq_.connection, result.native());
     return result;
 }
 
 void Session::roll_back() {
     try {
-        answer(PQsendQuery(connection_, "ROLLBACK"));
+        answer(PQsendQuery(libpq_.connection, "ROLLBACK"));
     } catch (const Refused&) {  // the first error says more
     }
 }
@@ -251,9 +249,9 @@ Result Session::query(const std::string& statement, const std::vector<Parameter>
             run_script("COMMIT");
         return result;
     } catch (const Refused&) {
-        if (alone && connection_ != nullptr)
+        if (alone && libpq_.connection != nullptr)
             roll_back();
-        if (connection_ != nullptr)
+        if (libpq_.connection != nullptr)
             refuse_missing(statement);
         throw;
     }

@@ -105,8 +105,7 @@ class Session {
     std::size_t used_ = 0;  // of them
     std::string conninfo_, name_;
     outbox::LibpqConnection libpq_;
-    PGconn* connection_ = nullptr;  // that of libpq_
-    int warnings_left_ = 20;        // to be shown
+    int warnings_left_ = 20;  // to be shown
     bool is_powerful_ = false, has_outbox_ = false, has_inbox_ = false;
 };
 
