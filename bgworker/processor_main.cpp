@@ -126,7 +126,7 @@ static void look_for_messages() {
 static void forget_handlers() {
     begin_work("forgetting what handlers have left");
     PortalHashTableDeleteAll();
-    // Looks the role up, which may be dropped meanwhile: only superusers can change it, who stay.
+    // The reset looks the role up, which may have been dropped. Only superusers can have changed it.
     if (GetSessionUserId() != GetAuthenticatedUserId())
         SetPGVariable("session_authorization", NIL, false);
     SetConfigOption("role", "none", PGC_USERSET, PGC_S_SESSION);

@@ -16,7 +16,8 @@ using std::chrono::milliseconds;
 static constexpr std::size_t max_savepoints = 50;
 // After this many conflicts in a row, an event that was applied alone is at fault.
 static constexpr unsigned max_conflicts = 10;
-// After this many connections lost in a row, likewise. The server may end while an event is applied, but not again and again.
+// After this many connections lost in a row, likewise. The server may end while an event is applied, but
+// not again and again.
 static constexpr unsigned max_losses = 3;
 
 // ------------------------------------------------------------------------------------------------

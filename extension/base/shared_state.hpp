@@ -180,7 +180,8 @@ void release_reserved_slot(int slot, std::uint32_t ticket);
 bool ended_well(int slot, std::uint32_t ticket);
 // Returns `ask_again_in` of that worker, or -1 if the slot has another one.
 long ask_again_in(int slot, std::uint32_t ticket);
-// Returns the message at which the processor in a slot has ended, or that it has not counted as failed; 0 if none.
+// Returns the message at which the processor in a slot has ended, or one that it was to count as failed
+// and has not; 0 if there is none.
 std::int64_t unfinished_message(int slot, std::uint32_t ticket);
 // Returns the slot of a worker, reserved or attached; -1 if it has none.
 int find_slot(const WorkerIdentity& identity);

@@ -1,6 +1,6 @@
-// Durations and deadlines in the memory of server code, in Micros. They are of the monotonic clock: whoever
-// sets the clock of the machine back by an hour must not make a deadline an hour later. Times of day
-// (GetCurrentTimestamp()) are for what is stored or shown; tests/layout/clocks.py lists the places.
+// Durations and deadlines in the memory of server code, in Micros. They are of the monotonic clock:
+// when the clock of the machine is set back by an hour, no deadline may come an hour later. Times of
+// day (GetCurrentTimestamp()) are for what is stored or shown; tests/layout/clocks.py lists the places.
 #pragma once
 
 #include <algorithm>

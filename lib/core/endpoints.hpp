@@ -44,8 +44,8 @@ struct EndpointRow {
     std::string url;
     std::string topics;  // as the option `topics`
     std::string secret_name;
-    std::uint64_t changed_by =
-        0;  // the transaction that has changed it, or decided about its events
+    // The transaction that has changed it, or decided about its events.
+    std::uint64_t changed_by = 0;
     bool paused = false;
     bool behind = false;
     // Not behind, but rows of outbox.delivery wait for it, as after outbox.redrive(): it has to fall

@@ -601,7 +601,7 @@ def test_a_relay_and_ddl_do_not_deadlock(db: Database, receiver: Receiver, table
     waiting = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
     for _ in range(3):
         before = db.value(attempts)
-        # What comes next is that one relay takes the retry, and that the other saves its cursor.
+        # Next, one relay takes the retry, and the other saves its cursor.
         wait_until(lambda: db.value(attempts), lambda seen, before=before: seen > before, what="another attempt")
         with db.connect() as ddl, ddl.transaction():
             ddl.execute(f"LOCK TABLE {table} IN SHARE MODE")

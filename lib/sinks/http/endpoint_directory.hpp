@@ -18,8 +18,8 @@ class EndpointDirectory {
     using Lanes = std::vector<EndpointLane*>;
 
     // Limits of the endpoints that a relay keeps in memory. outbox_internal.add_to_total() refuses more
-    // at INSERT; the directory leaves out rows that were not refused there. The bytes are three times those of the table, where a character may be
-    // shorter than in UTF-8.
+    // at INSERT; the directory leaves out rows that were not refused there. The bytes are three times
+    // those of the table, where a character may be shorter than in UTF-8.
     static constexpr std::size_t max_endpoints = 50'000;
     static constexpr std::size_t max_bytes = std::size_t{3} * 64 * 1024 * 1024;
 

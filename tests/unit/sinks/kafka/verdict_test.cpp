@@ -11,7 +11,7 @@ struct Case {
     Scope scope = Scope::destination;
 };
 
-// What a broker says about its memory, disk, replicas or quotas is not the event's fault.
+// An answer about the broker's own memory, disk, replicas or quotas is not the event's fault.
 TEST(KafkaVerdict, TellsAnOutageFromARefusal) {
     constexpr Case cases[] = {
         {RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS, Fate::unavailable, Scope::lane},

@@ -12,7 +12,7 @@ struct Case {
     Fate on_disconnect;
 };
 
-// What a broker says about its memory, quotas or maintenance is not the event's fault.
+// An answer about the broker's own memory, quotas or maintenance is not the event's fault.
 TEST(MqttReasons, TellAnOutageFromARefusal) {
     constexpr Case cases[] = {
         // Server unavailable, server busy, shutting down.

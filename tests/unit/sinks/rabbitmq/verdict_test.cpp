@@ -12,7 +12,7 @@ struct Case {
     bool permanent = false;
 };
 
-// What a server says about its memory or disk is not the event's fault.
+// An answer about the server's own memory or disk is not the event's fault.
 TEST(RabbitmqVerdict, TellsAnOutageFromARefusal) {
     constexpr Case cases[] = {
         {506, "RESOURCE_ERROR - no disk space left", Fate::throttled},
