@@ -40,34 +40,40 @@ BEGIN
     PERFORM outbox_internal.set_installation(NULL);
 END $$;
 
--- Returns the name of a subscription that brings rows of this log; NULL if there is none.
+-- Returns the name of a subscription that brings rows of this log; NULL if there is none. Each fetch asks, so
+-- this and the next are in PL/pgSQL, which keeps plans.
 CREATE FUNCTION outbox_internal.subscription_to_log()
 RETURNS name
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT min(s.subname)
-      FROM pg_subscription_rel AS r
-      JOIN pg_subscription AS s ON s.oid = r.srsubid
-      JOIN pg_class AS c ON c.oid = r.srrelid
-     WHERE c.relnamespace = 'outbox'::regnamespace;
-END;
+AS $$
+BEGIN
+    RETURN (SELECT min(s.subname)
+              FROM pg_subscription_rel AS r
+              JOIN pg_subscription AS s ON s.oid = r.srsubid
+              JOIN pg_class AS c ON c.oid = r.srrelid
+             WHERE c.relnamespace = 'outbox'::regnamespace);
+END $$;
 
 -- Returns what this database is a copy of, for one that would send with this identity; NULL if it may send.
 -- The identity is empty where there is none, and NULL where it is not known.
 CREATE FUNCTION outbox_internal.copy_of(identity text)
 RETURNS text
-LANGUAGE sql STABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce(
-        (SELECT format('copy by subscription "%s"', s.name) FROM outbox_internal.subscription_to_log() AS s(name) WHERE s.name IS NOT NULL),
-        (SELECT min(coalesce('copy of "' || i.identity || '"', 'copy of cluster ' || i.system_identifier))
-           FROM outbox.installation AS i
-          CROSS JOIN pg_control_system() AS c
-          WHERE i.identity <> $1
-             OR i.system_identifier <> c.system_identifier AND (i.log <> 'outbox.event'::regclass OR i.inserted_by <> i.xmin)));
-END;
+AS $$
+DECLARE
+    subscription CONSTANT name := outbox_internal.subscription_to_log();
+BEGIN
+    IF subscription IS NOT NULL THEN
+        RETURN format('copy by subscription "%s"', subscription);
+    END IF;
+    RETURN (SELECT min(coalesce('copy of "' || i.identity || '"', 'copy of cluster ' || i.system_identifier))
+              FROM outbox.installation AS i
+             CROSS JOIN pg_control_system() AS c
+             WHERE i.identity <> $1
+                OR i.system_identifier <> c.system_identifier AND (i.log <> 'outbox.event'::regclass OR i.inserted_by <> i.xmin));
+END $$;
 
 -- Does the same for a relay or keeper that begins to work. The first one that has an identity enters it.
 CREATE FUNCTION outbox_internal.recognize(identity text)
