@@ -1,9 +1,8 @@
 -- Returns a label of a sample.
 CREATE FUNCTION inbox_internal.metric_label(name text, value text)
 RETURNS text
-LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE sql STABLE
+BEGIN ATOMIC -- without a search_path, so that the planner can put it into the query that calls it for each label
     SELECT format('%s="%s"', name, replace(replace(replace(value, E'\\', E'\\\\'), '"', E'\\"'), E'\n', E'\\n'));
 END;
 
