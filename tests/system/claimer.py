@@ -1,8 +1,9 @@
 """A processor outside the server, for tests that kill and stop it: claims messages, writes the effect of
 each in the transaction that completes it, and fails some. A message with the key `deadly` ends it.
 
-Run as a program: claimer.py CONNINFO CONSUMER NAME SEED. It survives the server, refuses a message now
-and then, lets a lease run out now and then, and stops at SIGTERM.
+Run as a program: claimer.py CONNINFO CONSUMER NAME SEED FAULTS. It survives the server, and stops at
+SIGTERM. With FAULTS 1, it refuses a message now and then, and lets a lease run out now and then; with 0,
+neither.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ class Message(NamedTuple):
 
 
 class Claimer:
-    def __init__(self, conninfo: str, consumer: str, name: str, seed: int) -> None:
+    def __init__(self, conninfo: str, consumer: str, name: str, seed: int, faults: int) -> None:
         self.conninfo = conninfo
         self.consumer = consumer
         self.name = name
         self.random = random.Random(seed)
+        self.refused, self.stalled = REFUSED * faults, STALLED * faults
         self.stopping = False
 
     def run(self) -> None:
@@ -62,7 +64,7 @@ class Claimer:
         for message in map(Message._make, rows):
             if message.key in held:
                 continue
-            if self.random.random() < STALLED:
+            if self.random.random() < self.stalled:
                 return  # without settling, so that the lease runs out
             try:
                 self.handle(connection, message)
@@ -92,9 +94,9 @@ class Claimer:
                 "INSERT INTO applied (event_id, key, version, who) VALUES (%s, %s, %s, %s)",
                 (message.event_id, message.key, message.version, self.name),
             )
-            if self.random.random() < REFUSED:
+            if self.random.random() < self.refused:
                 connection.execute("DO 'BEGIN RAISE EXCEPTION ''no''; END'")
 
 
 if __name__ == "__main__":
-    Claimer(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])).run()
+    Claimer(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])).run()
