@@ -381,6 +381,7 @@ BEGIN
         before := old || '/' || endpoint;
         after := new || '/' || endpoint;
         UPDATE outbox.endpoint_state AS s SET destination = after WHERE s.destination = before;
+        PERFORM outbox_internal.keep_fetchers_out(before);
         UPDATE outbox.cursor AS c SET destination = after WHERE c.destination = before;
         UPDATE outbox.batch AS b SET destination = after WHERE b.destination = before;
         UPDATE outbox.delivery AS d SET destination = after WHERE d.destination = before;

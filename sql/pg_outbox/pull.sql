@@ -12,8 +12,9 @@
 -- out with it. So they stay in order there, whatever becomes of the lease.
 --
 -- Locks are taken in this order: the destination's row of outbox.cursor, batches, rows of
--- outbox.delivery. Operators, the keeper and event triggers take the row FOR UPDATE. Fetchers share
--- it (FOR KEY SHARE) before they touch a batch, so none of those comes between. To read on, or to
+-- outbox.delivery. Operators, the keeper and event triggers take the row FOR UPDATE before they write
+-- it: an UPDATE alone would not wait for those who share it. Fetchers share it (FOR KEY SHARE) before
+-- they touch a batch, so none of those comes between. To read on, or to
 -- change which rows hold keys, one fetcher at a time also takes it FOR NO KEY UPDATE. That fetcher
 -- waits for no batch: it has its own, and skips those of others.
 --
@@ -432,6 +433,16 @@ BEGIN ATOMIC
            taken = 0, retries = '{}', token = NULL, locked_until = NULL, fetched_at = NULL, fetched_by = NULL
      WHERE b.destination = batch.destination AND b.lane = batch.lane AND b.number = batch.number;
 END;
+
+-- Waits for fetchers, and keeps them out until the transaction ends.
+CREATE FUNCTION outbox_internal.keep_fetchers_out(destination name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM FROM outbox.cursor AS c WHERE c.destination = $1 FOR UPDATE;
+END $$;
 
 -- Keeps other fetchers from changing what holds keys.
 CREATE FUNCTION outbox_internal.lock_cursor(destination name)

@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from psycopg.rows import dict_row
 from cluster import REPOSITORY, MakeCluster
 from database import Database, NewDatabase, create_database, enqueue
 from ledger import SETUP, check, read_ledger
+from test_endpoint_tables import rename
 from test_ledger import AGGREGATES, writers
 from waiting import stays, wait_until
 
@@ -305,6 +307,46 @@ def test_nobody_waits_for_a_fetch_that_does_not_commit(database: Database) -> No
         assert fetch(database) == []  # the other session has read the log on, and this one does not wait for it
         idle.commit()
         assert len(drain(database)) >= 5
+
+
+STEPS: dict[str, Callable[[Database], object]] = {
+    "rename": lambda database: rename(database, "d", "renamed"),
+    "another sink": lambda database: database.change_destination("d", url="null:"),
+    "pause": lambda database: database.execute("SELECT outbox.pause('d')"),
+    "seek": lambda database: database.execute("SELECT outbox.seek('d', 'end', why => 'test')"),
+    "replay": lambda database: database.execute("SELECT outbox.replay('d', topic => '*')"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_waits_for_a_fetcher_that_settles(database: Database, step: str) -> None:
+    """The fetcher has its batch, and then needs the cursor: a step that took one of them first would end in a deadlock."""
+    pull_destination(database)
+    database.enqueue("a", 2)
+    failures: list[BaseException] = []
+    with database.connect() as fetcher, database.connect() as observer:
+        (first, _) = fetch(fetcher)
+        with fetcher.transaction():
+            fetcher.execute("SELECT outbox.extend(%s, '1h')", (first["token"],))
+
+            def take() -> None:
+                try:
+                    STEPS[step](database)
+                except BaseException as error:
+                    failures.append(error)
+
+            thread = threading.Thread(target=take)
+            thread.start()
+            wait_until(
+                lambda: failures or observer.execute(
+                    "SELECT %s = ANY (pg_blocking_pids(%s))",
+                    (fetcher.info.backend_pid, database.connection.info.backend_pid),
+                ).fetchone() == (True,),
+                what=f"the step {step} to wait for the fetcher",
+            )  # fmt: skip
+            fetcher.execute("SELECT outbox.nack(%s, %s, 'no')", (first["token"], first["event_id"]))
+        thread.join()
+    assert failures == []
 
 
 # -------------------------------------------------------------------------------------------------

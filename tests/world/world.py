@@ -134,9 +134,15 @@ class PullPlace(Place):
     def close(self) -> None:
         self.stopping.set()
         self.thread.join()
-        assert self.failures == []
+        self.check()
+
+    def check(self) -> None:
+        """Says at once why nothing is fetched any more."""
+        if self.failures:
+            raise self.failures[0]
 
     def arrivals(self) -> list[str]:
+        self.check()
         return list(self.taken)
 
     def fetch_all(self) -> None:

@@ -114,6 +114,10 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM outbox_internal.keep_fetchers_out(c.destination)
+       FROM outbox.cursor AS c
+       JOIN pg_foreign_server AS s ON s.srvname = c.destination
+      WHERE s.oid <> c.server AND outbox_internal.is_destination(s.oid);
     UPDATE outbox.cursor AS c
        SET server = s.oid
       FROM pg_foreign_server AS s
@@ -147,6 +151,7 @@ BEGIN
           JOIN outbox.cursor AS c ON c.server = s.oid AND c.destination <> s.srvname
          WHERE command.classid = 'pg_foreign_server'::regclass AND outbox_internal.is_destination(s.oid)
     LOOP
+        PERFORM outbox_internal.keep_fetchers_out(renamed.old);
         UPDATE outbox.cursor SET destination = renamed.new, lease = lease + 1 WHERE destination = renamed.old;
         UPDATE outbox.delivery SET destination = renamed.new WHERE destination = renamed.old;
         UPDATE outbox.batch SET destination = renamed.new WHERE destination = renamed.old;
@@ -216,7 +221,7 @@ BEGIN
          WHERE command.classid = 'pg_foreign_server'::regclass AND NOT d.pull
     LOOP
         -- Locked before batches are looked for, because a fetcher may be making the first ones.
-        PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
+        PERFORM outbox_internal.keep_fetchers_out(left_behind);
         CONTINUE WHEN NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind);
         PERFORM outbox_internal.find_restored_batches(left_behind);
         PERFORM outbox_internal.park_events(left_behind, b.xids, b.positions) FROM outbox.batch AS b WHERE b.destination = left_behind;

@@ -158,7 +158,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Locked before batches are looked for, because a fetcher may be making the first ones.
-    PERFORM FROM outbox.cursor AS c WHERE c.destination = left_behind FOR UPDATE;
+    PERFORM outbox_internal.keep_fetchers_out(left_behind);
     IF NOT EXISTS (SELECT FROM outbox.batch AS b WHERE b.destination = left_behind) THEN
         RETURN;
     END IF;
@@ -201,6 +201,7 @@ BEGIN
         DELETE FROM outbox.endpoint AS e WHERE e.server = OLD.name;
     ELSE
         IF NEW.name <> OLD.name THEN
+            PERFORM outbox_internal.keep_fetchers_out(OLD.name);
             UPDATE outbox.cursor AS c SET destination = NEW.name, lease = c.lease + 1 WHERE c.destination = OLD.name;
             UPDATE outbox.delivery AS d SET destination = NEW.name WHERE d.destination = OLD.name;
             UPDATE outbox.batch AS b SET destination = NEW.name WHERE b.destination = OLD.name;
