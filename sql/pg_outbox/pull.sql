@@ -186,7 +186,8 @@ BEGIN
            (SELECT count(*) AS batches, coalesce(sum(events), 0) AS dealt FROM made) AS m;
 END $$;
 
--- Creates the cursor of a destination that has none.
+-- Creates the cursor of a destination that has none, unless it was renamed or dropped meanwhile: another may
+-- soon have that name, and a cursor of its own.
 CREATE FUNCTION outbox_internal.make_cursor(destination name, server oid)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -204,7 +205,8 @@ BEGIN
       FROM pg_control_system()
      CROSS JOIN (SELECT max(b.lane) + 1, min(b.number), max(b.number) + 1
                    FROM outbox.batch AS b WHERE b.destination = $1) AS known(lanes, first_batch, next_batch)
-     WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1);
+     WHERE NOT EXISTS (SELECT FROM outbox.cursor AS c WHERE c.destination = $1)
+       AND EXISTS (SELECT FROM outbox.destination AS d WHERE d.name = $1 AND d.server = $2);
 END $$;
 
 -- Returns the lowest position in a window above a given one.

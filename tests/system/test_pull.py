@@ -318,6 +318,12 @@ STEPS: dict[str, Callable[[Database], object]] = {
 }
 
 
+def waits_for(observer: psycopg.Connection, waiting: psycopg.Connection, other: psycopg.Connection) -> bool:
+    return observer.execute(
+        "SELECT %s = ANY (pg_blocking_pids(%s))", (other.info.backend_pid, waiting.info.backend_pid)
+    ).fetchone() == (True,)
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_waits_for_a_fetcher_that_settles(database: Database, step: str) -> None:
     """The fetcher has its batch, and then needs the cursor: a step that took one of them first would end in a deadlock."""
@@ -338,15 +344,36 @@ def test_a_step_waits_for_a_fetcher_that_settles(database: Database, step: str) 
             thread = threading.Thread(target=take)
             thread.start()
             wait_until(
-                lambda: failures or observer.execute(
-                    "SELECT %s = ANY (pg_blocking_pids(%s))",
-                    (fetcher.info.backend_pid, database.connection.info.backend_pid),
-                ).fetchone() == (True,),
+                lambda: failures or waits_for(observer, database.connection, fetcher),
                 what=f"the step {step} to wait for the fetcher",
-            )  # fmt: skip
+            )
             fetcher.execute("SELECT outbox.nack(%s, %s, 'no')", (first["token"], first["event_id"]))
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("gone", ["rename", "drop"])
+def test_a_fetcher_that_waited_for_the_end_of_a_destination_leaves_no_cursor(database: Database, gone: str) -> None:
+    """Else the next destination of that name would have two."""
+    pull_destination(database)
+    step = {"rename": STEPS["rename"], "drop": lambda on: on.drop_destination("d")}[gone]
+    fetched: list[list[dict[str, Any]]] = []
+    with database.connect() as fetcher, database.connect() as observer:
+        thread = threading.Thread(target=lambda: fetched.append(fetch(fetcher)))
+        with database.connection.transaction():
+            step(database)
+            thread.start()
+            wait_until(
+                lambda: waits_for(observer, fetcher, database.connection), what="the fetcher to wait for the step"
+            )
+        thread.join()
+    assert fetched == [[]]
+    if gone == "rename":
+        rename(database, "renamed", "d")
+    else:
+        pull_destination(database)
+    sent = database.enqueue("a", 2)
+    assert drain(database) == sent
 
 
 # -------------------------------------------------------------------------------------------------
