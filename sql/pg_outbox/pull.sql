@@ -354,10 +354,10 @@ BEGIN
      WHERE b.destination = found.destination AND b.lane = found.lane AND b.number = found.number;
 END $$;
 
--- Takes the first batch of a lane under a token. If another session has locked or leased it, the
--- whole lane is skipped, not only its first batch.
+-- Takes the first batch of a lane under a token, but of none of the lanes in `except_lanes`. If another
+-- session has locked or leased it, the whole lane is skipped, not only its first batch.
 CREATE FUNCTION outbox_internal.claim_batch(
-    destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
+    destination name, token uuid, locked_until timestamptz, max_events integer, except_lanes integer[], caller name)
 RETURNS SETOF outbox.batch
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -367,26 +367,34 @@ DECLARE
     now         CONSTANT timestamptz := clock_timestamp();
     lanes       integer;
     first_batch bigint;
+    head        record;
 BEGIN
     SELECT c.lanes, c.first_batch INTO lanes, first_batch FROM outbox.cursor AS c WHERE c.destination = $1;
-    RETURN QUERY
-    UPDATE outbox.batch AS b
-       SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox_internal.fetcher(caller),
-           taken = least(cardinality(b.positions), max_events), retries = '{}'
-     WHERE b.destination = $1
-       AND (b.lane, b.number) = (
-               SELECT f.lane, f.number
-                 FROM generate_series(0, lanes - 1) AS l(lane)
-                CROSS JOIN LATERAL (SELECT h.lane, h.number FROM outbox.batch AS h
-                                     WHERE h.destination = $1 AND h.lane = l.lane AND h.number >= first_batch
-                                     ORDER BY h.number LIMIT 1) AS head
-                 JOIN outbox.batch AS f
-                   ON f.destination = $1 AND f.lane = head.lane AND f.number = head.number
-                WHERE f.token IS NULL OR f.locked_until < now
-                ORDER BY f.number
-                LIMIT 1
-                  FOR UPDATE OF f SKIP LOCKED)
-    RETURNING b.*;
+    -- In one statement with the lock below, a planner without statistics would look into all lanes for each
+    -- batch.
+    FOR head IN
+        SELECT b.lane, b.number
+          FROM generate_series(0, lanes - 1) AS l(lane)
+         CROSS JOIN LATERAL (SELECT b.lane, b.number, b.token, b.locked_until
+                               FROM outbox.batch AS b
+                              WHERE b.destination = $1 AND b.lane = l.lane AND b.number >= first_batch
+                              ORDER BY b.number LIMIT 1) AS b
+         WHERE (b.token IS NULL OR b.locked_until < now) AND l.lane <> ALL (except_lanes)
+         ORDER BY b.number
+    LOOP
+        PERFORM FROM outbox.batch AS b
+          WHERE b.destination = $1 AND b.lane = head.lane AND b.number = head.number
+            AND (b.token IS NULL OR b.locked_until < now)
+            FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        RETURN QUERY
+        UPDATE outbox.batch AS b
+           SET token = $2, locked_until = $3, fetched_at = now, fetched_by = outbox_internal.fetcher(caller),
+               taken = least(cardinality(b.positions), max_events), retries = '{}'
+         WHERE b.destination = $1 AND b.lane = head.lane AND b.number = head.number
+        RETURNING b.*;
+        RETURN;
+    END LOOP;
 END $$;
 
 -- Returns the events of a batch that are under its lease.
@@ -610,6 +618,8 @@ DECLARE
     server    CONSTANT oid := outbox_internal.check_fetcher(destination, caller);
     new_token CONSTANT uuid := gen_random_uuid();
     batch     outbox.batch;
+    held      integer[] := '{}';
+    parked    integer := 0;
     count     bigint;
 BEGIN
     PERFORM outbox_internal.check_isolation('events cannot be fetched or settled');
@@ -643,16 +653,24 @@ BEGIN
         RETURN;
     END IF;
 
+    -- After a batch of held keys only, other lanes and the log come first. So a long line behind a key
+    -- delays no others, and a call ends although it is not all of the line.
     LOOP
         SELECT * INTO batch
-          FROM outbox_internal.claim_batch(destination, new_token, clock_timestamp() + lease, max_events, caller);
+          FROM outbox_internal.claim_batch(destination, new_token, clock_timestamp() + lease, max_events, held, caller);
         IF NOT FOUND THEN
             CONTINUE WHEN outbox_internal.read_on(destination);
-            RETURN;
+            IF held = '{}' OR parked >= 50 THEN
+                RETURN;
+            END IF;
+            held := '{}';
+            CONTINUE;
         END IF;
         batch := outbox_internal.park_held(batch);
         EXIT WHEN batch.taken > 0;
         PERFORM outbox_internal.end_lease(batch, false);
+        held := held || batch.lane;
+        parked := parked + 1;
     END LOOP;
 
     RETURN QUERY

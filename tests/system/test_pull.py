@@ -295,6 +295,74 @@ def test_a_lane_is_handed_to_one_fetcher_at_a_time(database: Database) -> None:
     assert fetch(database) == []
 
 
+@contextmanager
+def reads_few_of(database: Database, table: str, *, limit: int) -> Iterator[None]:
+    """The transaction looks up and reads at most this number of rows of a table."""
+    read = (
+        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_scan, 0) + coalesce(idx_tup_fetch, 0)"
+        " FROM pg_stat_xact_user_tables WHERE relid = %s::regclass"
+    )
+    with database.connection.transaction():
+        before = database.value(read, (table,))
+        yield
+        assert database.value(read, (table,)) - before <= limit
+
+
+def test_a_fetch_looks_into_each_lane_once(database: Database) -> None:
+    """Whatever the planner knows of the tables. It knew nothing when the plans were made."""
+    lanes, keys = 512, 200
+    pull_destination(database, lanes=str(lanes))
+    for key in range(keys):
+        database.enqueue(str(key))
+    ack(database, fetch_something(database))
+    with reads_few_of(database, "outbox.batch", limit=2 * (lanes + keys)):
+        assert fetch(database)
+
+
+def test_a_long_line_behind_one_key_costs_others_nothing(database: Database) -> None:
+    behind = 2000
+    pull_destination(database, on_dead_letter="block")
+    database.enqueue("hot")
+    refused = fetch_something(database)
+    nack(database, refused[0], permanent=True)
+    ack(database, refused)
+    database.enqueue("hot", behind)
+    wait_until(
+        lambda: not fetch(database) and database.value("SELECT count(*) FROM outbox.delivery") == behind + 1,
+        what="all of the key in outbox.delivery",
+    )
+    lone = database.enqueue("lone")
+    with reads_few_of(database, "outbox.delivery", limit=behind // 10):
+        events = fetch(database)
+        assert ids(events) == lone
+        ack(database, events)
+
+
+def test_a_long_line_behind_one_key_is_put_aside_piece_by_piece(database: Database) -> None:
+    """The first fetch that meets it returns events of another lane, and no fetch takes as long as the line is."""
+    pull_destination(database, on_dead_letter="block", lanes="2")
+    database.enqueue("hot")
+    refused = fetch_something(database)
+    nack(database, refused[0], permanent=True)
+    ack(database, refused)
+    database.enqueue("hot", 5200)
+    other_lane = database.value(
+        "SELECT i::text FROM generate_series(1, 1000) AS i"
+        " WHERE hashtextextended(i::text, 0) & 1 <> hashtextextended('hot', 0) & 1 LIMIT 1"
+    )
+    lone = database.enqueue(other_lane)
+
+    def parked() -> int:
+        return database.value("SELECT count(*) FROM outbox.delivery WHERE state = 'PENDING'")
+
+    assert ids(fetch_something(database)) == lone
+    assert parked() == 100
+    assert not fetch(database)
+    assert parked() == 5100
+    assert not fetch(database)
+    assert parked() == 5200
+
+
 def test_nobody_waits_for_a_fetch_that_does_not_commit(database: Database) -> None:
     pull_destination(database, lanes="64")
     database.enqueue("a")

@@ -233,12 +233,23 @@ std::size_t Session::room() const {
 }
 
 void Session::read(std::size_t room) {
-    const std::size_t count = in_history_ && reads_one_ ? 1 : room;
+    const Question question{.kind = in_history_ ? Question::Kind::history : Question::Kind::news,
+                            .count = in_history_ && reads_one_ ? 1 : room};
+    const auto count = static_cast<std::int64_t>(question.count);
+    const std::string from = in_history_ ? history_from_.text() : ">";
     const bool is_short = claims_.held() > 0 || !questions_.empty();
-    ask({.kind = in_history_ ? Question::Kind::history : Question::Kind::news, .count = count},
-        Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer), Text("COUNT"),
-        static_cast<std::int64_t>(count), Text("BLOCK"), is_short ? short_block_ms : max_block_ms,
-        Text("STREAMS"), Text(stream_), Text(in_history_ ? history_from_.text() : ">"));
+    if (is_taking_over())  // the next page must not wait behind a read that blocks
+        ask(question, Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer),
+            Text("COUNT"), count, Text("STREAMS"), Text(stream_), Text(from));
+    else
+        ask(question, Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer),
+            Text("COUNT"), count, Text("BLOCK"), is_short ? short_block_ms : max_block_ms,
+            Text("STREAMS"), Text(stream_), Text(from));
+}
+
+// Returns true while there are more pages of entries that may be taken over.
+bool Session::is_taking_over() const noexcept {
+    return claim_from_ != StreamId{} || is_asked(Question::Kind::claim);
 }
 
 void Session::claim(std::size_t room) {
@@ -443,16 +454,22 @@ void Session::take_entries(const Question& question, const RespValue& answer) {
     refusals_ = 0;
     redirects_ = 0;
     pauses_.reset();
-    if (!found->entries.empty())
-        page_ = std::clamp(page_bytes / (connection_->answer_bytes() / found->entries.size() + 1),
-                           std::size_t{1}, max_page);
+    learn_page(*found);
     if (question.kind == Question::Kind::history) {
         take_history(question, *found);
         return;
     }
     const StreamId last = add(*found, question.count, {});
+    note_gone();
     if (found->is_cut)
         read_again_behind(last);
+}
+
+// Asks for as many entries as page_bytes hold, by the size of those that have come.
+void Session::learn_page(const Entries& found) {
+    if (const std::size_t count = found.entries.size() + found.gone.size(); count > 0)
+        page_ = std::clamp(page_bytes / (connection_->answer_bytes() / count + 1), std::size_t{1},
+                           max_page);
 }
 
 void Session::take_history(const Question& question, const Entries& found) {
@@ -462,11 +479,12 @@ void Session::take_history(const Question& question, const Entries& found) {
         return;
     }
     history_from_ = add(found, question.count, history_from_);
+    note_gone();
 }
 
 // Notes entries for work(). Returns their last id, or `from` if there are none.
 StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
-    std::size_t gone = found.gone.size();
+    gone_ += found.gone.size();
     for (const Entry& entry : found.entries) {
         if (entry.is_cut && asked > 1) {
             read_again_behind(entry.id.previous().value_or(StreamId{}));
@@ -478,7 +496,7 @@ StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
                        " is too large to be received; it stays in the list of pending entries"));
         } else if (entry.fields == nullptr) {
             deleted_.push_back(entry.id);
-            gone++;
+            gone_++;
         } else {
             Delivery delivery = delivery_from(entry, source_, stream_);
             delivery.handle = number_ + ' ' + delivery.message_id;
@@ -486,7 +504,6 @@ StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
         }
         from = entry.id;
     }
-    note_gone(gone);
     return from;
 }
 
@@ -497,10 +514,11 @@ void Session::read_again_behind(StreamId id) {
     reads_one_ = true;
 }
 
-void Session::note_gone(std::size_t count) {
-    if (count == 0)
+// One line for all pages of entries that are taken over.
+void Session::note_gone() {
+    if (is_taking_over() || gone_ == noted_gone_)
         return;
-    gone_ += count;
+    const std::uint64_t count = gone_ - std::exchange(noted_gone_, gone_);
     note(Level::warning,
          about(std::to_string(count) +
                " pending entries were deleted from the stream before they were acknowledged (" +
@@ -513,11 +531,13 @@ void Session::take_claimed(const RespValue& answer) {
         malformed("XAUTOCLAIM");
         return;
     }
+    learn_page(*found);
     const StreamId last = add(*found, 2, claim_from_);
     if (found->is_cut)
         read_again_behind(last);
     claim_from_ = found->next;
     if (claim_from_ == StreamId{}) {
+        note_gone();
         const Micros half = setup_.min_idle / 2;  // not all consumers at the same time
         const auto part = outbox::random_seed() % static_cast<std::uint64_t>(half / 2);
         claim_at_ = clock_.now() + half / 2 + static_cast<Micros>(part);

@@ -6,7 +6,8 @@
 // reads from the beginning what is pending for this consumer ("history"), because an answer may
 // have been lost with the last connection. Then it reads new entries (">"). Only one XREADGROUP is
 // under way at a time. It blocks for a limited time, in which commands behind it have to wait. So
-// this time is short while the source holds entries.
+// this time is short while the source holds entries, and nothing blocks while it takes over entries,
+// page by page, each page with one look at new ones.
 //
 // Ownership of entries. XCLAIM takes an entry from any consumer. So a claim is extended with a
 // minimum idle time that is hardly shorter than the interval of extensions: an entry that another
@@ -121,6 +122,7 @@ class Session {
     void claim(std::size_t room);
     std::size_t room() const;
     bool is_asked(Question::Kind kind) const noexcept;
+    bool is_taking_over() const noexcept;
 
     // Answers.
     void take(const outbox::RespValue& answer);
@@ -133,7 +135,8 @@ class Session {
     void take_extended(const Claims::Ids& ids, const outbox::RespValue& answer);
     outbox::StreamId add(const Entries& found, std::size_t asked, outbox::StreamId from);
     void read_again_behind(outbox::StreamId id);
-    void note_gone(std::size_t count);
+    void learn_page(const Entries& found);
+    void note_gone();
     void enter(outbox::Micros now);
 
     void malformed(const char* command);
@@ -171,7 +174,7 @@ class Session {
     std::size_t page_ = 0;             // entries to ask for
     outbox::StreamId claim_from_{};
     outbox::Micros claim_at_ = 0;
-    std::uint64_t gone_ = 0;
+    std::uint64_t gone_ = 0, noted_gone_ = 0;  // entries that were deleted while they were pending
 
     // Notes of step().
     std::vector<std::pair<outbox::StreamId, Delivery>> arrived_;

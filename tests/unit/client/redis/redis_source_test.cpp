@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "inbox/error.hpp"
@@ -109,9 +110,10 @@ class Lines {
             lines_.push_back(line);
         });
     }
-    bool have(const std::string& text) const {
+    bool have(const std::string& text) const { return count(text) > 0; }
+    std::ptrdiff_t count(const std::string& text) const {
         const std::lock_guard lock(mutex_);
-        return std::any_of(lines_.begin(), lines_.end(), [&](const std::string& line) {
+        return std::count_if(lines_.begin(), lines_.end(), [&](const std::string& line) {
             return line.find(text) != std::string::npos;
         });
     }
@@ -283,6 +285,43 @@ TEST(RedisSourceTest, GoesOnAfterNonsenseInAnyAnswer) {
             EXPECT_GE(after, 3u) << name << ' ' << bytes;
         }
     }
+}
+
+// Entries of a consumer that has died come in pages, as new ones do, and no page waits for a read that
+// blocks. Entries that are gone are one line in the log, not one a page.
+TEST(RedisSourceTest, TakesOverEntriesInPages) {
+    constexpr int pages = 20;
+    std::mutex mutex;
+    std::vector<int> asked_for;
+    int blocking = 0, page = 0;
+    ScriptedRedis redis;
+    redis.on([&](const Command& command) {
+        const std::lock_guard lock(mutex);
+        blocking += page > 0 && page < pages && command.front() == "XREADGROUP" &&
+                    std::ranges::count(command, "BLOCK") > 0;
+        if (command.front() != "XAUTOCLAIM" || page == pages)
+            return idle(command);
+        asked_for.push_back(std::stoi(command.back()));
+        page++;
+        const std::string next = page < pages ? std::to_string(page + 1) + "-1" : "0-0";
+        return Answer{"*3\r\n$" + std::to_string(next.size()) + "\r\n" + next +
+                          "\r\n*0\r\n*1\r\n$3\r\n1-1\r\n",
+                      false, false};
+    });
+    RedisOptions o = options(redis.address());
+    Lines lines;
+    RedisSource source(o);
+    lines.take_from(source);
+    source.open();
+    const auto deadline = std::chrono::steady_clock::now() + seconds(60);
+    while (lines.count("were deleted") == 0 && std::chrono::steady_clock::now() < deadline)
+        source.receive(10, milliseconds(10));
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(lines.count("were deleted"), 1);
+    EXPECT_TRUE(lines.have("20 pending entries were deleted"));
+    EXPECT_EQ(blocking, 0);
+    ASSERT_EQ(asked_for.size(), static_cast<std::size_t>(pages));
+    EXPECT_GE(asked_for.back(), 100);
 }
 
 // A peer that sends more than was asked for gets no more memory than an answer may have.
