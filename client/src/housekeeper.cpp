@@ -167,9 +167,12 @@ void Housekeeper::prune() {
 
 void Housekeeper::take_redriven() {
     while (!shared_.stop.raised()) {
+        // Whatever the default is: claims of a later level would not see each other.
+        connection_->send(Whose::own, "BEGIN ISOLATION LEVEL READ COMMITTED");
         const EventRows rows(connection_->run(
             Whose::own, "SELECT * FROM inbox.claim($1, $2::integer)",
             {shared_.options.name, std::to_string(redriven_at_once)}, Format::binary));
+        connection_->run(Whose::own, "COMMIT");
         if (rows.count() == 0)
             return;
         for (int row = 0; row < rows.count(); row++)

@@ -238,8 +238,8 @@ struct SessionRule {
     SessionMode mode = SessionMode::automatic;
 };
 
-// Makes the session one of ours. Closes it if that fails.
-inline void begin_session(LibpqConnection& connected, const SessionRule& rule, Micros time_limit) {
+// Makes the session one of ours. Closes it if that fails. Returns false if the server has ended it.
+inline bool begin_session(LibpqConnection& connected, const SessionRule& rule, Micros time_limit) {
     PGconn* const connection = connected.connection;
     PQsetnonblocking(connection, 1);
     const std::string is_local = rule.mode == SessionMode::direct   ? "false"
@@ -254,13 +254,26 @@ inline void begin_session(LibpqConnection& connected, const SessionRule& rule, M
         PQclear);
     if (PQresultStatus(result.get()) == PGRES_TUPLES_OK && PQntuples(result.get()) == 1) {
         connected.keeps_session = std::string_view(PQgetvalue(result.get(), 0, 0)) == "f";
-        return;
+        return true;
     }
     if (connected.failure.empty() && PQresultStatus(result.get()) == PGRES_FATAL_ERROR)
         connected.failure = error_of(connection);
     if (connected.failure.empty())
         connected.failure = "the server does not answer as PostgreSQL does";
+    const bool has_ended = PQstatus(connection) == CONNECTION_BAD;
     connected.close();
+    return !has_ended;
+}
+
+// Where idle sessions end at once, ours may end before the statement that takes their limit away. This adds
+// the option with which that cannot happen, and returns false if it is there. Not every session begins so:
+// there are poolers that refuse options.
+inline bool take_idle_limit(LibpqParameters& parameters, std::string options) {
+    constexpr std::string_view name = "idle_session_timeout";
+    if (options.find(name) != std::string::npos)
+        return false;
+    parameters.emplace_back("options", options.append(" -c ").append(name).append("=0"));
+    return true;
 }
 
 // Connects as PQconnectdbParams() does, with the same time limit for each host, connect_timeout. Unlike
@@ -286,8 +299,12 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
         if (PQstatus(connection) == CONNECTION_BAD || log_in(connected, limit)) {
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
-            else
-                begin_session(connected, rule, limit);
+            else if (const bool knows_limit = PQserverVersion(connection) >= 140000;
+                     !begin_session(connected, rule, limit) && knows_limit &&
+                     take_idle_limit(parameters, libpq_value(options.get(), "options"))) {
+                LibpqConnection again = connect_libpq(std::move(parameters), expand_dbname, rule);
+                return again.failure.empty() ? std::move(again) : std::move(connected);
+            }
             return connected;
         }
         connected.close();

@@ -11,6 +11,23 @@ CREATE FUNCTION id(made timestamptz, n int DEFAULT 1, version int DEFAULT 7) RET
 CREATE FUNCTION applied(id uuid, at timestamptz) RETURNS void LANGUAGE sql AS $$
     INSERT INTO inbox.processed (consumer_id, event_id, bucket, processed_at) VALUES (1, id, inbox_internal.bucket(id), at) $$;
 CREATE FUNCTION bucket(made timestamptz) RETURNS text LANGUAGE sql AS $$ SELECT 'processed_' || inbox_internal.bucket(id(made)) $$;
+-- All steps.
+CREATE FUNCTION prune(max_rows int DEFAULT 100000) RETURNS TABLE (part text, action text, removed bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    done record;
+    again boolean := true;
+BEGIN
+    WHILE again LOOP
+        again := false;
+        FOR done IN SELECT * FROM inbox.prune(max_rows) LOOP
+            again := again OR done.more;
+            IF done.action <> 'kept' THEN
+                part := done.part; action := done.action; removed := done.removed;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+    END LOOP;
+END $$;
 SELECT inbox_internal.own_consumer('c', CURRENT_USER);
 
 -- when a bucket ended
@@ -30,7 +47,7 @@ SELECT applied(id(began() - interval '10 days', 2), began() - interval '1 day');
 SELECT applied(id(began(), n, 4), began() - interval '1 day' * n) FROM generate_series(1, 10) AS n;
 -- ids of the future share the bucket of the oldest
 SELECT applied(id(began() + interval '33555 seconds'), began());
-SELECT replace(part, bucket(began() - interval '9 days'), 'nine days old') AS part, action, removed, more FROM inbox.prune();
+SELECT replace(part, bucket(began() - interval '9 days'), 'nine days old') AS part, action, removed FROM prune();
 SELECT inbox.was_applied('c', id(began() - interval '9 days', 2)) AS nine, inbox.was_applied('c', id(began() - interval '6 days', 2)) AS six,
        inbox.was_applied('c', id(began(), 2)) AS now, inbox.was_applied('c', id(began() - interval '10 days', 2)) AS late,
        inbox.was_applied('c', id(began() + interval '33555 seconds')) AS future;
@@ -45,7 +62,7 @@ SELECT * FROM inbox.prune();
 DELETE FROM inbox.processed_32;
 UPDATE inbox.bucket_check SET not_before = began() - interval '1 minute';
 UPDATE inbox.processed SET processed_at = began() - interval '8 days' WHERE event_id = id(began() - interval '10 days', 2);
-SELECT replace(part, bucket(began() - interval '10 days'), 'ten days old') AS part, action FROM inbox.prune();
+SELECT replace(part, bucket(began() - interval '10 days'), 'ten days old') AS part, action FROM prune();
 SELECT inbox.was_applied('c', id(began() - interval '10 days', 2)) AS late, inbox.was_applied('c', id(began() + interval '33555 seconds')) AS future;
 
 -- step by step
@@ -74,14 +91,13 @@ SELECT count(*) FROM inbox.message;
 
 -- another window
 SELECT inbox.set_window('5 days');
-SELECT replace(part, bucket(began() - interval '6 days'), 'six days old') AS part, action, removed FROM inbox.prune();
+SELECT replace(part, bucket(began() - interval '6 days'), 'six days old') AS part, action, removed FROM prune();
 SELECT inbox.set_window('0');
 SELECT inbox.set_window(NULL);
 -- longer than the ring: nothing is emptied, rows are deleted
 SELECT inbox.set_window('20 days');
 SELECT applied(id(began() - interval '25 days', n), began() - interval '1 day' * (25 - n)) FROM generate_series(1, 10) AS n;
-SELECT replace(part, bucket(began() - interval '25 days'), 'old') AS part, action, removed, more FROM inbox.prune(2);
-SELECT replace(part, bucket(began() - interval '25 days'), 'old') AS part, action, removed, more FROM inbox.prune();
+SELECT replace(part, bucket(began() - interval '25 days'), 'old') AS part, action, removed FROM prune(2);
 SELECT array_agg(extract(day FROM began() - processed_at) ORDER BY processed_at DESC) FROM inbox.processed WHERE processed_at < began() - interval '7 days';
 SELECT role = session_user AS me, consumer, operation, details FROM inbox.operation ORDER BY id;
 
@@ -130,6 +146,6 @@ SELECT inbox.wait_for('item', '{"id": 3}', 5, timeout => '1 hour');
 RESET statement_timeout;
 
 DROP TABLE item;
-DROP FUNCTION id, applied, bucket, began;
+DROP FUNCTION id, applied, bucket, began, prune;
 DROP TABLE start;
 DROP EXTENSION pg_inbox;

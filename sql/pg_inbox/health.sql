@@ -135,6 +135,12 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'failing', NULL, 'no replica identity', NULL, p.why, p.what_to_do
           FROM inbox_internal.stopped_by_publications() AS p
+        UNION ALL
+        SELECT 'degraded', NULL, 'window not pruned', pruned.due_since,
+               'ids of applied events that are older than the deduplication window have not been removed for a day',
+               'Run SELECT * FROM inbox.prune() until nothing has "more", without statement_timeout. End transactions that hold what is "in use".'
+          FROM inbox_internal.not_pruned_since() AS pruned(due_since)
+         WHERE pruned.due_since IS NOT NULL
     )
     SELECT f.severity, CASE WHEN f.consumer IS NULL THEN 'server' ELSE format('consumer "%s"', f.consumer) END, f.what, f.since, f.why, f.what_to_do FROM finding AS f
      WHERE NOT pg_is_in_recovery()  -- the primary consumes

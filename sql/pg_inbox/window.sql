@@ -63,9 +63,31 @@ BEGIN
     RETURN forgotten;
 END $$;
 
+-- Returns buckets with ids that may have been older than the window for a time, and whether these
+-- are deleted row by row. Leaves out those that are to be looked at again later (tables.sql).
+CREATE FUNCTION inbox_internal.buckets_to_prune(
+    at      timestamptz,
+    overdue interval,
+    OUT bucket  integer,
+    OUT by_rows boolean)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT b, b = 32 OR l.length > interval '11 days'
+      FROM generate_series(0, 32) AS b
+     CROSS JOIN inbox_internal.window_length() AS l(length)
+     WHERE (b = 32 OR l.length > interval '11 days' OR inbox_internal.bucket_ended(b, at) < at - l.length - overdue)
+       AND NOT EXISTS (SELECT FROM inbox.bucket_check AS c
+                        WHERE c.bucket = b AND c.not_before > at AND c.not_before <= at + greatest(l.length, interval '1 hour'));
+END;
+COMMENT ON FUNCTION inbox_internal.buckets_to_prune(timestamptz, interval) IS 'buckets that inbox.prune() has to look at';
+
 -- Removes what is older than the deduplication window, and returns what was done; most calls find
--- nothing to do. Deletes at most max_rows rows from a table; `more` is true if there are others.
--- Call it every few minutes, from any session: while another session runs it, nothing is done.
+-- nothing to do. Deletes at most max_rows rows from a table, and looks through one bucket of ids;
+-- `more` is true if there are others. So a session whose statements are cancelled after a time
+-- removes everything, too. Call it every few minutes, from any session: while another session runs
+-- it, nothing is done.
 CREATE FUNCTION inbox.prune(
     max_rows integer DEFAULT 100000,
     OUT part    text,
@@ -77,12 +99,12 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    length    CONSTANT interval    := inbox_internal.window_length();
-    by_rows   CONSTANT boolean     := length > interval '11 days';
     now       CONSTANT timestamptz := clock_timestamp();
-    horizon   CONSTANT timestamptz := now - length;
+    horizon   CONSTANT timestamptz := now - inbox_internal.window_length();
     condition text;
     bucket    integer;
+    by_rows   boolean;
+    looked_through boolean := false;
 BEGIN
     BEGIN
         LOCK TABLE inbox.bucket_check IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
@@ -106,13 +128,18 @@ BEGIN
         END IF;
     END LOOP;
 
-    FOR bucket IN
-        SELECT b FROM generate_series(0, 31) AS b
-         WHERE (by_rows OR inbox_internal.bucket_ended(b, now) < horizon)
-           AND pg_relation_size(format('inbox.processed_%s', b)::regclass) > 0
-           AND NOT EXISTS (SELECT FROM inbox.bucket_check AS c WHERE c.bucket = b AND c.not_before > now AND c.not_before <= now + greatest(length, interval '1 hour'))
+    -- In random order: a bucket that takes too long, or is always in use, holds up no other.
+    FOR bucket, by_rows IN
+        SELECT b.bucket, b.by_rows FROM inbox_internal.buckets_to_prune(now, interval '0') AS b
+         WHERE b.bucket < 32 AND pg_relation_size(format('inbox.processed_%s', b.bucket)::regclass) > 0
+         ORDER BY random()
     LOOP
+        IF looked_through THEN
+            more := true;
+            EXIT;
+        END IF;
         part := format('processed_%s', bucket);
+        more := false;
         IF by_rows THEN
             SELECT * INTO action, removed FROM inbox_internal.delete_rows(part, 'processed_at < $1', horizon, max_rows);
             more := removed = max_rows;
@@ -122,12 +149,16 @@ BEGIN
         ELSE
             action := inbox_internal.empty_bucket(bucket, horizon);
             removed := NULL;
-            more := false;
         END IF;
-        IF action IS NOT NULL THEN
+        looked_through := action IS DISTINCT FROM 'in use';
+        IF NOT looked_through THEN
             RETURN NEXT;
         END IF;
     END LOOP;
+    IF looked_through AND (more OR action IS NOT NULL) THEN
+        action := coalesce(action, 'kept');
+        RETURN NEXT;
+    END IF;
 END $$;
 
 -- Waits for no lock: rows in use are left for the next call.
@@ -193,3 +224,36 @@ BEGIN ATOMIC
     INSERT INTO inbox.bucket_check AS c VALUES ($1, $2)
         ON CONFLICT ON CONSTRAINT bucket_check_pkey DO UPDATE SET not_before = excluded.not_before;
 END;
+
+-- Returns since when ids should have been removed that inbox.prune() has left for a day, or null.
+-- It looks at the first id of a bucket, and not at a bucket that is being emptied.
+CREATE FUNCTION inbox_internal.not_pruned_since()
+RETURNS timestamptz
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    length CONSTANT interval    := inbox_internal.window_length();
+    now    CONSTANT timestamptz := clock_timestamp();
+    bucket integer;
+    first  timestamptz;
+    oldest timestamptz;
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RETURN NULL;
+    END IF;
+    -- One that has just become due is left to the next call of inbox.prune().
+    FOR bucket IN SELECT b.bucket FROM inbox_internal.buckets_to_prune(now, interval '1 hour') AS b LOOP
+        BEGIN
+            EXECUTE format('LOCK TABLE inbox.processed_%s IN ACCESS SHARE MODE NOWAIT', bucket);
+        EXCEPTION
+            WHEN lock_not_available THEN
+                CONTINUE;
+        END;
+        EXECUTE format('SELECT p.processed_at FROM inbox.processed_%s AS p %s LIMIT 1', bucket,
+                       CASE bucket WHEN 32 THEN 'ORDER BY p.processed_at' ELSE '' END) INTO first;
+        oldest := least(oldest, first);
+    END LOOP;
+    RETURN CASE WHEN oldest < now - length - interval '1 day' THEN oldest + length END;
+END $$;
+COMMENT ON FUNCTION inbox_internal.not_pruned_since() IS 'since when ids are kept longer than the deduplication window';

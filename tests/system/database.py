@@ -188,13 +188,13 @@ class Database:
         else:
             self.execute(sql.SQL("DROP SERVER {}").format(sql.Identifier(name)))
 
-    def run_relay(self) -> None:
+    def run_relay(self, environment: Mapping[str, str] | None = None) -> None:
         """Runs an outbox-relay for this database, which ends with it."""
         if self.name not in running_relays(self.cluster):
             options = 'lease = "5s"'
             user = EDITION_RELAY if SQL_EDITION else "postgres"
             running_relays(self.cluster)[self.name] = OutboxRelay(
-                self.cluster, self.name, options=options, user=user
+                self.cluster, self.name, options=options, user=user, environment=environment
             ).start()
 
     def keep(self) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -76,9 +77,10 @@ class OutboxRelay:
     def __init__(
         self, cluster: Cluster, *databases: str, name: str = "relay", options: str = "", of_database: str = "",
         wire: Wire | None = None, port: int | None = None, arguments: tuple[str, ...] = (), user: str = "postgres",
-        trusted: bool = True,
+        trusted: bool = True, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
+        self.environment = environment or {}  # besides those of this process
         self.directory = make_directory("relay")
         self.arguments = arguments
         port = port or (wire.port if wire else cluster.port)
@@ -100,7 +102,7 @@ class OutboxRelay:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", str(PROGRAM), "--config", str(self.configuration), *self.arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.environment},
             )  # fmt: skip
         return self
 

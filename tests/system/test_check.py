@@ -211,6 +211,21 @@ def test_a_right_that_is_missing(database: Database, target: Database) -> None:
         target.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_an_inbox_on_a_standby(make_cluster: MakeCluster) -> None:
+    primary = make_cluster()
+    database, target = create_database(primary), create_database(primary, "target", extension=False)
+    target.execute("CREATE EXTENSION pg_inbox")
+    target.inbox_url()
+    standby = primary.make_standby().start()
+    try:
+        database.add_destination("d", target.inbox_url(f"127.0.0.1:{standby.port}"))
+        assert check_failure(database, "inbox") == "the database is read-only, as a standby is"
+        standby.promote()
+        assert check(database)["inbox"] == (True, "it exists, and may be sent to")
+    finally:
+        standby.destroy()
+
+
 def test_a_password_that_is_wrong_or_missing(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     db = create_database(cluster)

@@ -352,6 +352,48 @@ def test_while_somebody_prunes_nobody_else_does(old: Old) -> None:
     assert old.remembers(old.id)
 
 
+def test_a_call_looks_through_one_bucket(inbox: Reader, old: Old) -> None:
+    """So a time-out that is too short for all of them does not cancel everything."""
+    inbox.execute("SELECT inbox.begin_event('old', %s)", (inbox.value(OLD_ID, ("10 days", 3)),))
+    inbox.execute("UPDATE inbox.processed SET processed_at = now() - interval '9 days'")
+    prune = "SELECT action, more FROM inbox.prune()"
+    with inbox.connect() as reader:
+        reader.autocommit = False
+        reader.execute(f"TABLE {old.table}")
+        seen = inbox.execute(prune) + inbox.execute(prune)
+        assert {action for action, _ in seen} == {"emptied", "in use"}, "a bucket in use held up another"
+        reader.rollback()
+    inbox.execute("SELECT inbox.begin_event('old', %s)", (inbox.value(OLD_ID, ("10 days", 3)),))
+    inbox.execute("UPDATE inbox.processed SET processed_at = now() - interval '9 days'")
+    assert [inbox.execute(prune) for _ in range(3)] == [[("emptied", True)], [("emptied", False)], []]
+
+
+@pytest.mark.parametrize("window, event_id", [("7 days", None), ("7 days", "random"), ("12 days", None)])
+def test_ids_that_nobody_removes_are_reported(inbox: Reader, old: Old, window: str, event_id: str | None) -> None:
+    def reported() -> bool:
+        return ("degraded", "server", "window not pruned") in inbox.execute(
+            "SELECT severity, object, what FROM inbox.health()"
+        )
+
+    inbox.execute("SELECT inbox.set_window(%s)", (window,))
+    if event_id is not None:
+        inbox.execute("TRUNCATE inbox.processed")
+        inbox.execute("SELECT inbox.begin_event('old', gen_random_uuid())")
+    age = "UPDATE inbox.processed SET processed_at = now() - interval '12 hours' - inbox_internal.window_length() * %s"
+    inbox.execute(age, (1,))
+    assert not reported(), "a call of prune() may still come"
+    inbox.execute(age, (1.3,))
+    assert reported()
+    with inbox.connect() as pruner:
+        pruner.autocommit = False
+        pruner.execute("SELECT inbox.prune()")
+        # Does not wait for what is being emptied.
+        inbox.execute("SET lock_timeout = '1ms'")
+        inbox.execute("SELECT inbox.health()")
+        pruner.commit()
+    assert not reported()
+
+
 def test_an_event_that_comes_late_keeps_its_bucket(old: Old) -> None:
     """It is applied while its bucket is about to be emptied, and is remembered as long as any other."""
     with old.inbox.connect() as consumer:

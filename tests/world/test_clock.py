@@ -1,4 +1,5 @@
-"""Steps of the server's clock, by an hour and by a day, back and forth, with something that waits in every state.
+"""Steps of a clock, of the server or of outbox-relay, by an hour and by a day, back and forth, with something that waits
+in every state.
 
 Nothing may wait for the length of a step.
 """
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster import MakeCluster, make_directory
-from database import Database, create_database
+from cluster import SQL_EDITION, MakeCluster, make_directory
+from database import Database, create_database, end_relay, running_relays
 from receiver import Exchange, Receiver, answer, everything
 from test_inbox_trouble import RECEIVE, Consumer
 from waiting import wait_until
@@ -30,7 +31,7 @@ WAITING = "SELECT count(*) FROM inbox.waiting AS w JOIN inbox.consumer AS c ON c
 
 
 class Clock:
-    """The time of day of one server; see clock_shift.cpp."""
+    """The time of day of processes; see clock_shift.cpp."""
 
     def __init__(self, programs: Path) -> None:
         self.file = make_directory("clock") / "shift"
@@ -46,15 +47,16 @@ class Clock:
 class Producer:
     """A database with a destination for each state, and an event in that state."""
 
-    def __init__(self, database: Database, receiver: Receiver) -> None:
+    def __init__(self, database: Database, receiver: Receiver, **options: str) -> None:
         self.database = database
         self.receiver = receiver
+        self.options = {**RETRIES, **options}
         self.works = False
         receiver.on(everything, self.behave)
         for name in ("refused", "throttled", "healthy", "ended"):
             self.add(name, receiver.url(f"/{name}"))
         for name in ("leased", "nacked"):
-            self.add(name, "pull:")
+            database.add_destination(name, "pull:", topics=f"{name}.*", **RETRIES)
         self.events = {name: self.enqueue(name) for name in ("refused", "throttled", "leased", "nacked")}
         wait_until(lambda: self.state("refused"), lambda seen: seen == "RETRY", what="the event to be refused")
         wait_until(
@@ -75,7 +77,7 @@ class Producer:
             await answer(503, [("Retry-After", "1")])(exchange)
 
     def add(self, name: str, url: str) -> None:
-        self.database.add_destination(name, url, topics=f"{name}.*", **RETRIES)
+        self.database.add_destination(name, url, topics=f"{name}.*", **self.options)
 
     def enqueue(self, name: str) -> str:
         (event,) = self.database.enqueue(name, topic=f"{name}.event")
@@ -146,8 +148,13 @@ class Receiving:
         assert wait_until(self.claim, what="the lease to end") == self.claimed
 
 
+steps = pytest.mark.parametrize(
+    "step", [-HOUR, -DAY, HOUR, DAY], ids=["hour-back", "day-back", "hour-forth", "day-forth"]
+)
+
+
 @pytest.mark.worker
-@pytest.mark.parametrize("step", [-HOUR, -DAY, HOUR, DAY], ids=["hour-back", "day-back", "hour-forth", "day-forth"])
+@steps
 def test_nothing_waits_for_the_length_of_a_step(
     make_cluster: MakeCluster, receiver: Receiver, http: None, step: int
 ) -> None:
@@ -171,3 +178,22 @@ def test_nothing_waits_for_the_length_of_a_step(
     receiving.conclude()
     other = create_database(cluster, "other")
     assert other.wait_for_worker("keeper")
+
+
+@steps
+def test_a_step_of_the_clock_of_outbox_relay_is_waited_for_by_nothing(
+    make_cluster: MakeCluster, receiver: Receiver, http: None, step: int
+) -> None:
+    cluster = make_cluster({"outbox.segment_age": "1s"})
+    clock = Clock(cluster.installation.programs)
+    database = create_database(cluster)
+    database.run_relay(clock.environment)
+    try:
+        producer = Producer(database, receiver, **({} if SQL_EDITION else {"relay": "external"}))
+        before = producer.enqueue("healthy")
+        producer.arrives("healthy", before)
+        assert "clock_shift.so" in Path(f"/proc/{running_relays(cluster)[database.name].pid}/maps").read_text()
+        clock.step_to(step)
+        producer.conclude()
+    finally:
+        end_relay(cluster, database.name)

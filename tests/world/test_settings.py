@@ -8,6 +8,7 @@ variables; the long run takes each setting by itself, to say which one it is.
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +18,10 @@ import psycopg
 import pytest
 
 from client.consumer import SETUP, Consumer
-from cluster import Cluster, Installation
-from database import MONITOR, SENDER, Database, NewDatabase
+from cluster import SQL_EDITION, Cluster, Installation
+from database import EDITION_OWNER, EDITION_RELAY, MONITOR, SENDER, Database, NewDatabase, end_relay
 from long_run import all_in_long_run
-from outbox_relay import OutboxRelay
+from outbox_relay import OutboxRelay, Wire
 from waiting import wait_until
 
 HOSTILE = {
@@ -50,7 +51,11 @@ OF_PEOPLE = ("-c statement_timeout=180s -c lock_timeout=0 -c idle_session_timeou
              "-c default_transaction_read_only=off -c role=none -c search_path=public -c jit=off")  # fmt: skip
 OF_HANDLERS = "-c statement_timeout=180s -c lock_timeout=0 -c role=none -c search_path=public"
 
-RELAY, CLIENT = "relay_of_settings", "client_of_settings"
+RELAY, CLIENT = EDITION_RELAY if SQL_EDITION else "relay_of_settings", "client_of_settings"
+ROLES = (RELAY, CLIENT, SENDER, *([EDITION_OWNER] if SQL_EDITION else []))
+# Consumers with processors in the server. Without its library there are none, and events of the destination `outside`
+# are only taken from the log.
+PROCESSED = () if SQL_EDITION else ("inside", "outside")
 EVENT = "SELECT count(*) FROM {} WHERE version = %s"
 
 
@@ -59,15 +64,13 @@ class Place(Database):
 
     def __init__(self, cluster: Cluster, name: str, settings: dict[str, str], level: str) -> None:
         super().__init__(cluster, name)
-        for role in (RELAY, CLIENT, SENDER, "nobody_of_settings"):
+        for role in (*ROLES, "nobody_of_settings"):
             if not self.value("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)):
                 self.execute(f"CREATE ROLE {role} LOGIN")
-        self.execute(
-            f"GRANT nobody_of_settings TO {RELAY}, {CLIENT}, {SENDER}; GRANT ALL ON DATABASE {name} TO {RELAY}"
-        )
+        self.execute(f"GRANT nobody_of_settings TO {', '.join(ROLES)}; GRANT ALL ON DATABASE {name} TO {RELAY}")
         whose = (
             [f"DATABASE {name}"] if level == "database"
-            else [f"ROLE {role} IN DATABASE {name}" for role in ("postgres", RELAY, CLIENT, SENDER)]
+            else [f"ROLE {role} IN DATABASE {name}" for role in ("postgres", *ROLES)]
         )  # fmt: skip
         for setting, value in settings.items():
             if setting == "search_path":
@@ -102,18 +105,24 @@ HANDLER = """
 
 
 def prepare(place: Place) -> None:
-    place.execute("CREATE EXTENSION pg_outbox; CREATE EXTENSION pg_inbox")
+    if not SQL_EDITION:
+        place.execute("CREATE EXTENSION pg_outbox")
+    place.execute("CREATE EXTENSION pg_inbox")
     place.execute(SETUP)
-    for consumer in ("inside", "outside"):  # processors in the server
+    for consumer in PROCESSED:
         place.execute(HANDLER.format(consumer))
         url = place.inbox_url(f"127.0.0.1:{place.cluster.port}")
         place.add_destination(
             consumer, url, consumer=consumer, **({"relay": "external"} if consumer == "outside" else {})
         )
     place.add_destination("fetched", "pull:")
+    if SQL_EDITION:
+        place.add_destination("outside", "null:")
+        place.execute(f"SELECT outbox.grant_fetch('{CLIENT}', 'fetched')")
+    else:
+        place.execute(f"SELECT outbox.grant_fetch('{CLIENT}'); GRANT USAGE ON FOREIGN SERVER fetched TO {CLIENT}")
     place.execute(
-        f"""SELECT outbox.grant_relay('{RELAY}'), outbox.grant_fetch('{CLIENT}'), inbox.grant_consume('{CLIENT}');
-            GRANT USAGE ON FOREIGN SERVER fetched TO {CLIENT};
+        f"""SELECT outbox.grant_relay('{RELAY}'), inbox.grant_consume('{CLIENT}');
             GRANT ALL ON ALL TABLES IN SCHEMA public TO {CLIENT}; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {CLIENT};
             CREATE TABLE public.captured (id int PRIMARY KEY, version bigint NOT NULL, "Ü b" text, at timestamptz DEFAULT now());
             SELECT outbox.capture('public.captured', version => 'version')"""
@@ -122,6 +131,7 @@ def prepare(place: Place) -> None:
 
 @contextmanager
 def programs(place: Place, installation: Installation) -> Iterator[None]:
+    end_relay(place.cluster, place.name)  # which may have another environment
     relay = OutboxRelay(place.cluster, place.name, options='lease = "5s"', user=RELAY)
     consumer = Consumer(
         installation, place.conninfo(CLIENT, OF_HANDLERS),
@@ -141,24 +151,28 @@ def check_that_all_arrives(place: Place) -> None:
     place.execute("UPDATE public.captured SET version = 2")
     place.enqueue(first=3)
     for version in (1, 2, 3):
-        for table in ("inside", "outside", "applied"):
+        for table in (*PROCESSED, "applied"):
             place.wait_for_event(table, version)
+    wait_until(
+        lambda: place.published("outside"), lambda seen: seen and seen >= 3, what="three events delivered outside"
+    )
+
+
+def outboxctl(installation: Installation, conninfo: str, *arguments: str) -> str:
+    program = str(installation.build / "tools/outboxctl/outboxctl")
+    done = subprocess.run([program, "-d", conninfo, *arguments], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def operate(place: Place, installation: Installation) -> None:
     place.monitor("operate")
     conninfo = place.conninfo(MONITOR)
-
-    def outboxctl(*arguments: str) -> str:
-        program = str(installation.build / "tools/outboxctl/outboxctl")
-        done = subprocess.run([program, "-d", conninfo, *arguments], capture_output=True, text=True, timeout=180)
-        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
-        return done.stdout
-
-    assert {row["destination"] for row in json.loads(outboxctl("status", "--json"))} >= {"inside", "outside"}
-    outboxctl("pause", "inside")
-    outboxctl("resume", "inside")
-    assert "outside" in outboxctl("inbox", "status")
+    status = json.loads(outboxctl(installation, conninfo, "status", "--json"))
+    assert {row["destination"] for row in status} >= {*PROCESSED, "outside"}
+    outboxctl(installation, conninfo, "pause", "outside")
+    outboxctl(installation, conninfo, "resume", "outside")
+    assert all(consumer in outboxctl(installation, conninfo, "inbox", "status") for consumer in PROCESSED)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -168,17 +182,45 @@ def operate(place: Place, installation: Installation) -> None:
 TOGETHER = {"all together": {setting: value for settings in HOSTILE.values() for setting, value in settings.items()}}
 
 
-@pytest.mark.extension("its processors and workers are among those that are tested")
 @pytest.mark.parametrize("level", all_in_long_run(["database", "role"], short=["role"]))
 @pytest.mark.parametrize("name", all_in_long_run([*TOGETHER, *HOSTILE], short=[*TOGETHER]))
 def test_settings_of_others_stop_nothing(
     shared_cluster: Cluster, new_database: NewDatabase, installation: Installation, name: str, level: str
 ) -> None:
-    place = Place(shared_cluster, new_database(extension=False).name, {**HOSTILE, **TOGETHER}[name], level)
+    place = Place(shared_cluster, new_database(extension=SQL_EDITION).name, {**HOSTILE, **TOGETHER}[name], level)
     prepare(place)
     with programs(place, installation):
         check_that_all_arrives(place)
         operate(place, installation)
+
+
+class LateGreeting(Wire):
+    """Passes on what the server sends over the first connection when the server has ended it, because it was idle."""
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        if source is self.sockets[1]:
+            greeting = b""
+            while b"57P05" not in greeting and (more := source.recv(65536)):
+                greeting += more
+            target.sendall(greeting)
+        super()._pass(source, target)
+
+
+def test_a_session_that_ends_before_its_first_statement_is_begun_again(
+    new_database: NewDatabase, installation: Installation
+) -> None:
+    database = new_database()
+    database.monitor()
+    database.execute(f"ALTER ROLE {MONITOR} IN DATABASE {database.name} SET idle_session_timeout = '1ms'")
+    wire = LateGreeting(database.cluster.port)
+    conninfo = (
+        f"host=127.0.0.1 port={wire.port} user={MONITOR} dbname={database.name} sslmode=disable gssencmode=disable"
+    )
+    try:
+        outboxctl(installation, conninfo, "status")
+        assert len(wire.sockets) == 4, "the first connection was not ended"
+    finally:
+        wire.close()
 
 
 # -------------------------------------------------------------------------------------------------
@@ -197,14 +239,13 @@ VARIABLES = {
 AT_ONCE = {"all at once": VARIABLES}
 
 
-@pytest.mark.extension("its processors and workers are among those that are tested")
 @pytest.mark.parametrize("name", all_in_long_run([*AT_ONCE, *VARIABLES], short=[*AT_ONCE]))
 def test_the_environment_of_programs_stops_nothing(
     shared_cluster: Cluster, new_database: NewDatabase, installation: Installation, name: str,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     """test_peers_postgresql.py has the environment of the server."""
-    place = Place(shared_cluster, new_database(extension=False).name, {}, "database")
+    place = Place(shared_cluster, new_database(extension=SQL_EDITION).name, {}, "database")
     prepare(place)
     services = tmp_path / "services"
     services.write_text("[elsewhere]\nhost=127.0.0.3\nport=1\ndbname=nowhere\nuser=nobody\n")

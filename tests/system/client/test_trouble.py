@@ -209,7 +209,9 @@ def test_a_reset_is_carried_out(target: Target, consume: Consume) -> None:
     assert len(consumer.state()["seeks"]) == 1
 
 
-def test_redriven_messages_are_applied(target: Target, consume: Consume) -> None:
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_redriven_messages_are_applied(target: Target, consume: Consume, isolation: str) -> None:
+    target.execute(f"ALTER ROLE {target.role} SET default_transaction_isolation = '{isolation}'")
     consumer = consume(max_attempts=1, housekeeping_interval=50)
     bad = "00000000-0000-4000-8000-000000000002"
     target.poison(bad)
