@@ -71,6 +71,9 @@ static void note_database(const FormData_pg_database* row) {
     entry->exists = true;
 }
 
+// DATCONNLIMIT_INVALID_DB of newer minor versions.
+static constexpr int32 limit_of_invalid = -2;
+
 // Updates the table of databases from pg_database.
 static void scan_databases() {
     for_each_database([](DatabaseEntry* entry) { entry->exists = false; });
@@ -80,8 +83,9 @@ static void scan_databases() {
     TableScanDesc scan = table_beginscan_catalog(catalog, 0, nullptr);
     while (HeapTuple tuple = heap_getnext(scan, ForwardScanDirection)) {
         const auto* row = reinterpret_cast<Form_pg_database>(GETSTRUCT(tuple));
-        // Templates are copied, and a connected worker would prevent that.
-        if (row->datallowconn && !row->datistemplate)
+        // Templates are copied, and a connected worker would prevent that. A database whose DROP was
+        // interrupted takes no connections.
+        if (row->datallowconn && !row->datistemplate && row->datconnlimit != limit_of_invalid)
             note_database(row);
     }
     table_endscan(scan);

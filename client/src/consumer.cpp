@@ -178,6 +178,7 @@ void Consumer::Impl::settle(std::vector<Delivery> done) {
 
 // Batches that have begun get until the limit. The source gives the rest back when it is closed.
 void Consumer::Impl::finish() {
+    receiver_.stop();
     dispatcher_.stop();
     {
         std::unique_lock lock(mutex_);
@@ -185,6 +186,7 @@ void Consumer::Impl::finish() {
     }
     Housekeeper(shared_, receiver_, *source_).finish();
     shared_.give_up.raise();
+    source_->interrupt();
     for (std::thread& thread : threads_)
         thread.join();
     threads_.clear();

@@ -1,6 +1,7 @@
 #include "inbox/sources/pull.hpp"
 
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -47,10 +48,11 @@ class PullSource::Impl {
     void ack(std::span<const Delivery> deliveries);
     void nack(std::span<const Delivery> deliveries);
     void seek(Time to);
+    void interrupt() noexcept { interrupted_.raise(); }
     void close(milliseconds limit) noexcept;
 
   private:
-    void connect(std::optional<Connection>& connection);
+    void connect(std::optional<Connection>& connection, const Flag& give_up);
     template <typename Task>
     auto ask(Task task);
     std::vector<Delivery> fetch(std::size_t max_messages);
@@ -67,8 +69,9 @@ class PullSource::Impl {
     const std::string destination_;
     const std::string source_;
     const PullOptions options_;
-    const Log log_;  // called from all threads
-    Flag give_up_;
+    const Log log_;     // called from all threads
+    Flag give_up_;      // for settling_
+    Flag interrupted_;  // for fetching_
 
     std::mutex fetching_mutex_;  // locked before mutex_, and held while the server answers
     std::optional<Connection> fetching_;
@@ -101,9 +104,9 @@ PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullO
             "at least 1 ms");
 }
 
-void PullSource::Impl::connect(std::optional<Connection>& connection) {
+void PullSource::Impl::connect(std::optional<Connection>& connection, const Flag& give_up) {
     if (!connection)
-        connection.emplace(connect_(), outbox::SessionKind::commands, true, give_up_, log_);
+        connection.emplace(connect_(), outbox::SessionKind::commands, true, give_up, log_);
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ static bool is_for_good(const DatabaseError& error) {
 template <typename Task>
 auto PullSource::Impl::ask(Task task) {
     try {
-        connect(fetching_);
+        connect(fetching_, interrupted_);
         return task(*fetching_);
     } catch (const DatabaseError& error) {
         fetching_.reset();
@@ -307,7 +310,7 @@ void PullSource::Impl::release_all(std::unique_lock<std::mutex>& lock) {
 bool PullSource::Impl::tell(const std::string& statement, const std::vector<Parameter>& parameters,
                             Result* result) {
     const bool is_new = !settling_;
-    connect(settling_);
+    connect(settling_, give_up_);
     // After a crash of the server, lost settlements make events come again as duplicates.
     if (is_new)
         settling_->run(Whose::own, "SET synchronous_commit = off");
@@ -338,8 +341,15 @@ void PullSource::Impl::close(milliseconds limit) noexcept {
 // The source
 // ------------------------------------------------------------------------------------------------
 
+// libpq cannot be interrupted while it connects. What the connection string or the environment says
+// counts instead of our limit.
 static ConnectionFactory connects_to(const std::string& conninfo) {
-    return [conninfo] { return PQconnectdb(conninfo.c_str()); };
+    return [conninfo] {
+        const char* const names[] = {"connect_timeout", "dbname", nullptr};
+        const char* const values[] = {"10", conninfo.c_str(), nullptr};
+        const int skipped = std::getenv("PGCONNECT_TIMEOUT") != nullptr ? 1 : 0;
+        return PQconnectdbParams(names + skipped, values + skipped, 1);
+    };
 }
 
 PullSource::PullSource(ConnectionFactory connect, std::string destination, PullOptions options)
@@ -358,6 +368,10 @@ std::string PullSource::subscription() const {
 
 std::string PullSource::describe() const {
     return "pull:" + impl_->destination();
+}
+
+void PullSource::interrupt() noexcept {
+    impl_->interrupt();
 }
 
 void PullSource::open() {

@@ -21,22 +21,35 @@ void Receiver::run() {
         try {
             if (!open_)
                 open();
-            turn();
+            if (open_)
+                turn();
         } catch (const SourceError& error) {
             if (!error.transient())
                 throw;
             open_ = false;
+            if (shared_.stop.raised())
+                return;
             shared_.log(Level::warning, source_.describe() + ": " + error.what());
             shared_.stop.wait(pauses_.next());
         }
     }
 }
 
+// Either stop() sees `opening_`, or this sees `stop`.
 void Receiver::open() {
+    opening_ = true;
+    if (shared_.stop.raised())
+        return;
     source_.open();
+    opening_ = false;
     open_ = true;
     if (std::exchange(opened_before_, true))
         shared_.counters.source_reconnects++;
+}
+
+void Receiver::stop() noexcept {
+    if (opening_)
+        source_.interrupt();
 }
 
 void Receiver::turn() {

@@ -19,6 +19,9 @@ class Receiver {
     // Runs until the consumer stops. Throws SourceError if waiting cannot help.
     void run();
 
+    // Ends an open() of the source that waits. Called after `stop` was raised.
+    void stop() noexcept;
+
     // Asks the source to move to another time, once no worker has deliveries from before. Call it
     // again until it returns true: the move is done.
     bool seek(Time to);
@@ -36,6 +39,7 @@ class Receiver {
     Source& source_;
     Dispatcher& dispatcher_;
     Backoff pauses_;
+    std::atomic<bool> opening_{false};
     bool open_ = false;
     bool opened_before_ = false;
     std::mutex mutex_;

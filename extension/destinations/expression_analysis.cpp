@@ -22,17 +22,18 @@ static Node* find_column(ParseState*, ColumnRef* reference, Node* found) {
     return nullptr;
 }
 
-[[noreturn]] static void refuse(const char* what, const char* option) {
+[[noreturn]] static void refuse(const char* what, const char* option, const char* instead = "") {
     ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
                     errmsg("%s are not allowed in option \"%s\"", what, option),
-                    errhint("It is an expression over the columns of one event.")));
+                    errhint("It is an expression over the columns of one event.%s", instead)));
     pg_unreachable();
 }
 
 static void refuse_more_than_one_event(const ParseState* state, Node* expression,
                                        const char* option) {
     if (state->p_hasSubLinks)
-        refuse("subqueries", option);
+        refuse("subqueries", option,
+               " Put the query into a function that is STABLE and PARALLEL SAFE.");
     if (state->p_hasAggs)
         refuse("aggregate functions", option);
     if (state->p_hasWindowFuncs)

@@ -65,8 +65,9 @@ static void check_required_name(const text* value, const char* argument) {
 // Headers
 // ---------------------------------------------------------------------------------------------
 
-// Headers that events must not set: those that frame the message or authenticate its sender, and
-// names of CloudEvents attributes that sinks fill from the event. In lower case, sorted.
+// Headers that events must not set: those that frame the message or authenticate its sender, those by
+// which frameworks take it for another method or path, and names of CloudEvents attributes that sinks
+// fill from the event. In lower case, sorted.
 static constexpr std::string_view reserved_headers[] = {
     "aggregateversion",
     "authorization",
@@ -104,6 +105,11 @@ static constexpr std::string_view reserved_headers[] = {
     "webhook-signature",
     "webhook-timestamp",
     "www-authenticate",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
 };
 static_assert(std::is_sorted(std::begin(reserved_headers), std::end(reserved_headers)));
 

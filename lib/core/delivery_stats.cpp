@@ -154,8 +154,8 @@ void DeliveryStats::settled(std::optional<Micros> latency_of_event, std::uint64_
     latencies.add(*latency_of_event);
 }
 
-void DeliveryStats::failed() noexcept {
-    bump(failures, 1);
+void DeliveryStats::failed(std::uint64_t attempts) noexcept {
+    bump(failures, attempts);
 }
 
 void DeliveryStats::throttled() noexcept {

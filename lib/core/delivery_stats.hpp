@@ -86,7 +86,7 @@ struct DeliveryStats {
     // Without a latency the event counts, but not its age: it is delivered again.
     void settled(std::optional<Micros> latency_of_event, std::uint64_t payload_bytes,
                  Micros now) noexcept;
-    void failed() noexcept;
+    void failed(std::uint64_t attempts = 1) noexcept;
     void throttled() noexcept;
     void reset() noexcept;
 };

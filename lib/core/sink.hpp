@@ -100,6 +100,10 @@ struct SinkReport {
     std::uint64_t connects = 0;
     std::uint64_t disconnects = 0;     // of connections that worked
     std::vector<std::string> lines{};  // of its log, since the last report; not many
+    // Since the last report: requests that were sent again after a lost connection, without an outcome
+    // in between. They may have arrived before.
+    std::uint64_t sent_again = 0;
+    std::string why_again{};  // if there are any
 };
 
 class Sink {
@@ -131,7 +135,8 @@ class Sink {
     // If the destination has endpoints; otherwise nullptr.
     virtual Endpoints* endpoints() noexcept { return nullptr; }
 
-    // Returns false if the sink has no such library: then only `lines` are set. May throw
+    // Returns false if the sink has no such library: then only the figures since the last report are
+    // set. May throw
     // std::bad_alloc.
     virtual bool report(SinkReport& /*report*/) { return false; }
 };

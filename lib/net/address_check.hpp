@@ -28,6 +28,8 @@ class AddressCheck {
     // Returns the reason why there is no connection. `error` is the text of libcurl, which may be
     // empty.
     std::string explain(CURLcode result, const char* error) const;
+    // The host of the URL that is used.
+    const std::string& host() const noexcept { return host_; }
     // The allowed address that was last connected to or tried, or std::nullopt.
     const std::optional<Address>& tried() const noexcept { return tried_; }
     // Returns the socket that was opened last, or CURL_SOCKET_BAD. libcurl does not report that it closes

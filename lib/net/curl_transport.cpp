@@ -25,6 +25,7 @@ struct Transfer {
     curl_slist* headers = nullptr;
     Exchange* exchange = nullptr;
     // Written by callbacks.
+    unsigned begun = 0;  // how often the request was sent
     bool answered_early = false;
     bool has_head = false;  // of the final answer
     AnswerHead head;
@@ -42,6 +43,14 @@ struct Transfer {
         curl_easy_cleanup(easy);
     }
 };
+
+// Is called each time before libcurl sends the request over a connection. libcurl sends it again if a
+// connection that was used before ends without an answer, or if the server says that it has not read
+// it; nothing tells the one from the other.
+int on_request(void* self, char*, char*, int, int) noexcept {
+    static_cast<Transfer*>(self)->begun++;
+    return CURL_PREREQFUNC_OK;
+}
 
 // libcurl 8.9 and later limit it to six hours.
 void take_retry_after(Transfer& transfer, std::string_view line) {
@@ -122,6 +131,7 @@ class CurlTransport final : public Transport {
         transfer.retry_after.clear();
         transfer.body.clear();
         transfer.body_size = 0;
+        transfer.begun = 0;
         transfer.has_head = false;
         transfer.head = {};
         transfer.error[0] = '\0';
@@ -179,6 +189,8 @@ class CurlTransport final : public Transport {
         curl_easy_setopt(easy, CURLOPT_USERAGENT, user_agent);
         curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS,
                          static_cast<long>(config_.request_timeout / 1000));
+        curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, on_request);
+        curl_easy_setopt(easy, CURLOPT_PREREQDATA, transfer.get());
         curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, on_header);
         curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer.get());
         curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_body);
@@ -224,6 +236,8 @@ class CurlTransport final : public Transport {
 
     void finish(Transfer& transfer, CURLcode result, std::vector<Exchange*>& done) {
         curl_multi_remove_handle(loop_.multi(), transfer.easy);
+        if (transfer.begun > 1)
+            config_.count_repeats(transfer.begun - 1, transfer.address_check.host());
         if (result == CURLE_OK || transfer.answered_early || has_verdict(transfer, result))
             take_answer(transfer);
         else

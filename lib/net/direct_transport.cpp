@@ -273,6 +273,8 @@ class DirectTransport final : public Transport {
         if (connection.used && !connection.response.begun()) {
             // First: if it throws, the connection still has the request.
             open(*connection.exchange);
+            if (connection.sent > 0)
+                config_.count_repeats(1, why);
             connection.exchange = nullptr;
             close(connection);
             return;

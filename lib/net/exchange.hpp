@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/sink.hpp"
 
@@ -42,6 +44,23 @@ struct Exchange {
     void fail(std::string why) {
         status = 0;
         error = std::move(why);
+    }
+};
+
+// Requests that a transport has sent again by itself, because their connection was lost before an
+// answer, though they may have arrived: attempts that failed, and have no outcome of their own.
+struct Repeats {
+    std::uint64_t count = 0;
+    std::string why;  // the last one
+
+    void add(std::uint64_t more, std::string_view reason) {
+        count += more;
+        why = reason;
+    }
+    // Moves them to `report`.
+    void report(SinkReport& report) noexcept {
+        report.sent_again = std::exchange(count, 0);
+        report.why_again.swap(why);
     }
 };
 

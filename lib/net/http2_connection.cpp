@@ -297,7 +297,7 @@ void Http2Connection::submit(Call& call) {
         throw std::bad_alloc();
     if (stream < 0) {  // no numbers are left for streams
         is_leaving_ = true;
-        send_again_or_fail(call, nghttp2_strerror(stream), max_repeats_if_refused);
+        refused(call, nghttp2_strerror(stream));
         spare_.push_back(&call);
         return;
     }
@@ -333,7 +333,7 @@ void Http2Connection::take_reset(Call& call, std::uint32_t code) {
     std::string why =
         std::string("the server has reset the stream: ") + nghttp2_http2_strerror(code);
     if (code == NGHTTP2_REFUSED_STREAM || code == NGHTTP2_HTTP_1_1_REQUIRED)
-        send_again_or_fail(call, std::move(why), max_repeats_if_refused);
+        refused(call, std::move(why));
     else
         fail(call, std::move(why));
 }
@@ -344,14 +344,28 @@ void Http2Connection::fail(Call& call, std::string why) {
     call.request.exchange = nullptr;
 }
 
-void Http2Connection::send_again_or_fail(Call& call, std::string why, int max_repeats) {
-    if (call.request.repeats >= max_repeats) {
+// The server has not read it.
+void Http2Connection::refused(Call& call, std::string why) {
+    if (call.request.refused++ >= max_repeats_if_refused) {
         fail(call, std::move(why));
         return;
     }
-    call.exchange()->reached = false;
+    call.exchange()->reached = call.request.lost > 0;
+    send_again(call);
+}
+
+// It may have arrived.
+void Http2Connection::lost(Call& call, const std::string& why) {
+    if (call.request.lost++ >= max_repeats_if_lost) {
+        fail(call, why);
+        return;
+    }
+    config_.count_repeats(1, why);
+    send_again(call);
+}
+
+void Http2Connection::send_again(Call& call) {
     again_.push_back(call.request);
-    again_.back().repeats++;
     call.request.exchange = nullptr;
 }
 
@@ -462,10 +476,12 @@ void Http2Connection::end(State state, std::string why) {
     for (const auto& call : calls_) {
         if (call->exchange() == nullptr)
             continue;
-        if (says_nothing && !call->head.has_begun())
-            send_again_or_fail(*call, why, max_repeats_if_lost);
-        else
+        if (!says_nothing || call->head.has_begun())
             fail(*call, why);
+        else if (state == State::other_protocol)
+            refused(*call, why);
+        else
+            lost(*call, why);
     }
     state_ = state;
     failure_ = std::move(why);

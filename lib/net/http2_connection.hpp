@@ -22,7 +22,8 @@ namespace outbox {
 struct Http2Request {
     Exchange* exchange = nullptr;
     Micros deadline = never;
-    int repeats = 0;
+    int refused = 0;  // how often it was not read
+    int lost = 0;     // how often its connection was lost
 };
 
 class Http2Connection {
@@ -78,7 +79,9 @@ class Http2Connection {
     void finish(Call& call);
     void take_reset(Call& call, std::uint32_t code);
     void fail(Call& call, std::string why);
-    void send_again_or_fail(Call& call, std::string why, int max_repeats);
+    void refused(Call& call, std::string why);
+    void lost(Call& call, const std::string& why);
+    void send_again(Call& call);
     void end(State state, std::string why);
 
     const TransportConfig& config_;

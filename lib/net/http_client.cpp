@@ -26,6 +26,7 @@ void HttpClient::watch(int descriptor) noexcept {
 void HttpClient::use(TransportConfig config, std::unique_ptr<Credentials> credentials,
                      CreateTransport create) {
     secret_ = secret_in(config.authorization);
+    config.repeats = &repeats_;
     transport_ = create(std::move(config));
     credentials_ = std::move(credentials);
     watch(transport_->descriptor());

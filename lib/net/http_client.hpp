@@ -43,9 +43,11 @@ class HttpClient {
     void send(Exchange& exchange) { transport_->send(exchange); }
     // Appends the exchanges that have ended. Credentials are removed from their answers.
     void step(Micros now, std::vector<Exchange*>& done);
+    void report(SinkReport& report) noexcept { repeats_.report(report); }
 
   private:
     const int epoll_;
+    Repeats repeats_;
     std::unique_ptr<Credentials> credentials_;
     std::unique_ptr<Transport> transport_;
     std::string secret_;  // in the header that the transport adds to each request, or empty

@@ -50,6 +50,12 @@ struct TransportConfig {
     std::string authorization;
     std::size_t max_connections;
     std::string_view plain_scheme = "http";  // of URLs without TLS, for a hint
+    Repeats* repeats = nullptr;              // where they are counted, or nullptr
+
+    void count_repeats(std::uint64_t more, std::string_view why) const {
+        if (repeats != nullptr && more > 0)
+            repeats->add(more, why);
+    }
 };
 
 // Makes the configuration for `url`, which must be valid, with up to `max_connections` connections.

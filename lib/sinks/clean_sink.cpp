@@ -88,6 +88,7 @@ class CleanSink final : public Sink {
         const bool has_one = sink_->report(report);
         for (std::string& line : report.lines)
             cleaner_.clean(line);
+        cleaner_.clean(report.why_again);
         return has_one;
     }
 

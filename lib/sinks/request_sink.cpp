@@ -73,6 +73,11 @@ void RequestSink::start_waiting(Credentials::State state, std::vector<Outcome>& 
     }
 }
 
+bool RequestSink::report(SinkReport& report) {
+    client_.report(report);
+    return false;
+}
+
 bool RequestSink::goes_on(Exchange& exchange) {
     if (!next_request(exchange))
         return false;

@@ -19,6 +19,7 @@ class RequestSink : public Sink {
     Micros deadline() const noexcept final;
     void submit(Batch& batch) final;
     void step(Micros now, std::vector<Outcome>& outcomes) final;
+    bool report(SinkReport& report) final;
 
   protected:
     RequestSink(const Clock& clock, TransportOptions options);

@@ -51,6 +51,7 @@ SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '{"AUTHORIZATION": "Bearer x"}') $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '{"cookie": "x"}') $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '{"id": "x"}') $$);
+SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '{"X-HTTP-Method-Override": "DELETE"}') $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => '{"ce-id": "x"}') $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => jsonb_build_object(repeat('x', 129), 1)) $$);
 SELECT * FROM refused($$ SELECT outbox.enqueue('a', '1', 'E', '{}', headers => (SELECT jsonb_object_agg('x' || g, g) FROM generate_series(1, 65) AS g)) $$);

@@ -27,6 +27,7 @@ SELECT inbox.save_offset('catalog', 'videos', 'm9', '2024-01-01 10:00:09', 'one'
 ROLLBACK;
 SELECT message_id FROM inbox.load_offset('catalog', 'videos');
 SELECT inbox.save_offset('catalog', 'videos', 'm9', NULL);
+SELECT inbox.save_offset('catalog', 'videos', 'm9', 'infinity');
 
 -- a reset: back, or forward
 SELECT inbox.reset_offset('catalog', 'videos', '2023-06-01', 'projection was wrong') AS first \gset

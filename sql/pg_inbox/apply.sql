@@ -123,7 +123,7 @@ BEGIN
         RAISE EXCEPTION 'projection % has no unique constraint on its key columns', projection
             USING ERRCODE = 'invalid_column_reference',
                   DETAIL = format('They are: %s.', array_to_string(key_columns, ', ')),
-                  HINT = 'Create a primary key, or a unique index that is not partial and compares as the columns do.';
+                  HINT = 'Create a primary key that is not DEFERRABLE, or a unique index that is not partial and compares as the columns do.';
     END IF;
 END $$;
 

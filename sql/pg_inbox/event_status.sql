@@ -107,7 +107,11 @@ BEGIN ATOMIC
            END,
            CASE s.state
              WHEN 'stopped' THEN 'See inbox.health() and the server log.'
-             WHEN 'not confirmed' THEN format('As role "%s": SELECT * FROM inbox.confirm(%L).', s.role, consumer)
+             WHEN 'not confirmed' THEN
+                  CASE WHEN to_regrole(quote_ident(s.role)) IS NULL
+                       THEN format('Its role "%s" does not exist any more. SELECT inbox.give_consumer(%L, ...) gives the consumer to another one.', s.role, consumer)
+                       ELSE format('As role "%s": SELECT * FROM inbox.confirm(%L).', s.role, consumer)
+                  END
              WHEN 'not subscribed' THEN 'Use inbox.subscribe(), or a process that calls inbox.claim().'
            END
       FROM inbox.status AS s

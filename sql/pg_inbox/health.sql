@@ -65,7 +65,10 @@ BEGIN ATOMIC
         UNION ALL
         SELECT 'failing', c.name, 'not confirmed', c.pending_since,
                format('its handlers would run with the rights of role "%s", which has not confirmed all of them', c.role),
-               format('Check these handlers. As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
+               CASE WHEN to_regrole(quote_ident(c.role)) IS NULL
+                    THEN format('The role does not exist any more. SELECT inbox.give_consumer(%L, ...) gives its consumer to another one.', c.name)
+                    ELSE format('Check these handlers. As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
+               END
           FROM consumer AS c
          WHERE c.state = 'not confirmed'
         UNION ALL

@@ -19,10 +19,12 @@ DECLARE
     own_id integer;
     saver  text    := coalesce(updated_by, concat_ws(' ', nullif(current_setting('application_name'), ''),
                                                      pg_backend_pid()));
-    lag    numeric := 1000 * extract(epoch FROM clock_timestamp() - publish_time);
+    lag    numeric := CASE WHEN isfinite(publish_time) THEN 1000 * extract(epoch FROM clock_timestamp() - publish_time) END;
 BEGIN
     IF publish_time IS NULL THEN
         RAISE EXCEPTION 'publish_time must not be null' USING ERRCODE = 'null_value_not_allowed';
+    ELSIF lag IS NULL THEN
+        RAISE EXCEPTION 'publish_time must not be infinite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT c.id INTO own_id FROM inbox.consumer AS c
      WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));

@@ -347,21 +347,32 @@ BEGIN
 END
 $$;
 
--- Ends the capture of a table. Returns false if the table was not captured.
+-- Ends the capture of a table. Returns false if the table was not captured, and has no triggers of a
+-- capture either, as a table has that was restored without pg_outbox's own tables.
 CREATE FUNCTION outbox.uncapture("table" regclass)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    member regclass;
+    is_known CONSTANT boolean := EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table");
+    member   regclass;
 BEGIN
     PERFORM outbox_internal.refuse_restricted();
-    IF NOT EXISTS (SELECT FROM outbox.captures AS c WHERE c.captured = "table") THEN
+    IF NOT is_known AND (NOT outbox_internal.has_capture_triggers("table")
+                         OR outbox_internal.is_captured_shard("table")
+                         OR EXISTS (WITH RECURSIVE above(relation) AS (
+                                        SELECT i.inhparent FROM pg_inherits AS i WHERE i.inhrelid = "table"
+                                        UNION
+                                        SELECT i.inhparent FROM above AS a JOIN pg_inherits AS i ON i.inhrelid = a.relation
+                                    )
+                                    SELECT FROM above AS a JOIN outbox.captures AS c ON c.captured = a.relation)) THEN
         RETURN false;
     END IF;
     PERFORM outbox_internal.lock_captured("table"); -- first, as capture() does
-    PERFORM outbox_internal.forget_captured("table");
+    IF is_known THEN
+        PERFORM outbox_internal.forget_captured("table");
+    END IF;
     FOR member IN SELECT outbox_internal.captured_tree("table") LOOP
         PERFORM outbox_internal.drop_capture_triggers(member);
     END LOOP;

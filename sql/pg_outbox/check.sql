@@ -2,8 +2,9 @@
 -- relay would, but publishes nothing and changes nothing at the destination.
 
 -- Returns events from which the names of topics or queues are made. They are for the given topic,
--- or else for the topics that the option `topics` names without a wildcard, and of the last events
--- of the log those that the destination selects. If only the topic is known, the rest is NULL.
+-- or else for the topics that the option `topics` names without a wildcard. Of the last events of
+-- the log, and of those that changes of captured tables will be, they are those that the destination
+-- selects. If only the topic is known, the rest is NULL.
 CREATE FUNCTION outbox_internal.events_to_check(
     destination        name,
     looked_for         text,
@@ -22,7 +23,15 @@ BEGIN ATOMIC
      WHERE looked_for IS NULL AND pattern NOT LIKE '%*%'
     UNION
     SELECT e.topic, e.aggregate_type, e.event_type
-      FROM (SELECT * FROM outbox.event ORDER BY xid DESC, position DESC LIMIT 300) AS e
+      FROM (
+            (SELECT l.topic, l.aggregate_type, l.event_type
+               FROM outbox.event AS l
+              ORDER BY l.xid DESC, l.position DESC
+              LIMIT 300)
+            UNION ALL
+            SELECT c.topic, c.aggregate_type, t.event_type
+              FROM outbox.captured AS c, unnest(ARRAY[c.insert_type, c.update_type, c.delete_type]) AS t(event_type)
+             WHERE c.topic_column IS NULL) AS e
      WHERE CASE
              WHEN looked_for IS NULL
              THEN e.topic LIKE ANY (outbox_internal.topic_patterns(outbox_internal.destination_option(destination, 'topics')))

@@ -202,13 +202,34 @@ def test_an_owner_is_limited_to_its_topics(people: People) -> None:  # noqa: F81
 # -------------------------------------------------------------------------------------------------
 
 
-def dump_and_restore(cluster: Cluster, source: str, target: str) -> None:
+def dump_and_restore(cluster: Cluster, source: str, target: str, *only: str) -> None:
     programs = cluster.installation.bin_directory
     connect = ["-h", str(cluster.directory), "-p", str(cluster.port), "-U", "postgres"]
-    dump = subprocess.run([programs / "pg_dump", *connect, source], check=True, capture_output=True).stdout
+    dump = subprocess.run([programs / "pg_dump", *connect, *only, source], check=True, capture_output=True).stdout
     command = [programs / "psql", *connect, "-q", "-v", "ON_ERROR_STOP=1", "-d", target]
     result = subprocess.run(command, input=dump, capture_output=True)
     assert result.returncode == 0, result.stderr.decode()
+
+
+def test_triggers_that_were_restored_alone_can_be_removed(database: Database, new_database: NewDatabase) -> None:
+    """As by pg_dump -t. They refuse all changes, because nobody knows any more what they capture."""
+    database.execute("""
+        CREATE TABLE day (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+        CREATE TABLE january PARTITION OF day FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+    """)
+    database.execute("SELECT outbox.capture('day')")
+    assert database.value("SELECT outbox.uncapture('january')") is False, "it is a part of a captured table"
+    copy = new_database()
+    dump_and_restore(database.cluster, database.name, copy.name, "-t", "day", "-t", "january")
+    insert = "INSERT INTO day VALUES (1, '2024-01-05')"
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="not captured"):
+        copy.execute(insert)
+    assert copy.value("SELECT outbox.uncapture('january')") is True
+    assert copy.value("SELECT outbox.uncapture('day')") is True
+    assert copy.value("SELECT outbox.uncapture('day')") is False
+    copy.execute(insert)
+    assert copy.value("SELECT count(*) FROM outbox.event") == 0
+    assert database.value("SELECT count(*) FROM outbox.captures WHERE enabled") == 1
 
 
 def test_captures_go_with_a_dump(database: Database, new_database: NewDatabase) -> None:

@@ -334,6 +334,13 @@ def test_events_that_tell_the_topics(database: Database) -> None:
     assert topics() == [("user.events", None), ("video.new", "changed"), ("video.newer", "changed")]
     assert topics("audio") == [("audio", "changed"), ("audio", None)]
     assert topics("a,b*") == [("a,b*", None)]
+    # Changes of captured tables are known before the first event.
+    database.execute("CREATE TABLE item (id int PRIMARY KEY, place text NOT NULL)")
+    database.execute("CREATE TABLE loose (id int PRIMARY KEY, place text NOT NULL)")
+    database.execute("SELECT outbox.capture('item', topic => 'video.captured')")
+    database.execute("SELECT outbox.capture('loose', topic_column => 'place')")
+    types = [event_type for topic, event_type in topics() if topic == "video.captured"]
+    assert [event_type[4:] for event_type in types] == ["Created", "Deleted", "Updated"]
 
 
 # -------------------------------------------------------------------------------------------------

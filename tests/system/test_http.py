@@ -278,8 +278,25 @@ def test_an_idle_connection_that_was_closed_is_no_failure(db: Database, receiver
         db.wait_published(n)
         receiver.refuse_connections()
         receiver.listen()
-    assert db.status()["failures"] == 0
     assert receiver.versions("a") == [1, 2, 3, 4, 5]
+    assert db.value("SELECT count(*) FROM outbox.delivery") == 0
+
+
+@pytest.mark.parametrize("url", ["http", "endpoints"])
+def test_a_request_that_is_sent_again_counts(db: Database, receiver: Receiver, url: str) -> None:
+    """Its connection worked before, and ends without an answer: the event may have arrived, as here."""
+    receiver.on(lambda request: request.number in (2, 5), reset)
+    db.add_destination("d", receiver.url() if url == "http" else "endpoints:", max_connections="1")
+    if url == "endpoints":
+        db.execute("INSERT INTO outbox.endpoint (server, name, url) VALUES ('d', 'e', %s)", (receiver.url(),))
+    db.enqueue("a", 10)
+    db.wait_published(10)
+    status = wait_until(db.status, lambda seen: seen["failures"] >= 2, what="two failed attempts")
+    versions = receiver.versions("a")
+    assert sorted(set(versions)) == list(range(1, 11))
+    assert (len(versions), status["failures"]) == (12, 2), versions
+    assert status["last_error"].startswith("sent again, because the connection was lost before an answer: ")
+    assert status["state"] == "idle"
 
 
 # -------------------------------------------------------------------------------------------------

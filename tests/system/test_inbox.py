@@ -414,3 +414,16 @@ def test_processors_go_on_after_a_crash(make_cluster: MakeCluster) -> None:
     )  # fmt: skip
     assert reader.applied() == ids, "lost, twice or out of order"
     stays(lambda: len(reader.applied()), len(ids), seconds=0.5, what="number of applied events")
+
+
+@pytest.mark.worker_errors("does not exist")
+def test_a_consumer_whose_role_is_gone_can_be_given_to_another(reader: Reader) -> None:
+    """As after ALTER ROLE ... RENAME: nobody can log in as that role to confirm the handlers."""
+    reader.subscribe()
+    reader.execute("UPDATE inbox.consumer SET role = 'nobody_any_more' WHERE name = 'c'")
+    found = reader.execute("SELECT what, what_to_do FROM inbox.health() WHERE object = 'consumer \"c\"'")
+    assert [what for what, _ in found] == ["not confirmed"]
+    assert "inbox.give_consumer('c', " in found[0][1]
+    reader.execute("SELECT inbox.give_consumer('c', 'postgres', 'the role is gone')")
+    reader.execute("SELECT inbox.confirm('c')")
+    assert reader.execute("SELECT FROM inbox.health() WHERE object = 'consumer \"c\"' AND what = 'not confirmed'") == []

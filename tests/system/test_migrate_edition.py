@@ -598,6 +598,31 @@ def test_a_check_changes_nothing_and_waits_for_nobody(world: World, migrate: Mig
     assert_same(before, all_of(world.database))
 
 
+def test_a_check_names_destinations_that_will_stop(database: Database, migrate: Migrate) -> None:
+    """A superuser lends them what the SQL edition, which belongs to nobody of that kind, cannot."""
+    for name, url, options, secrets in [
+        ("own_password", "postgresql://127.0.0.1:9/x", "", "password 'p'"),
+        ("no_password", "postgresql:///x?sslrootcert=/ca.pem", "", "\"user\" 'u'"),
+        ("system", "postgresql:///x?sslrootcert=system", "", "password 'p'"),
+        ("own_keys", "sqs://eu-west-1", "", "access_key_id 'a', secret_access_key 's'"),
+        ("no_keys", "sqs://eu-west-1", "", ""),
+        ("trusting", "rediss://127.0.0.1:9", ", ca_file '/ca.pem'", "password 'p'"),
+        ("web", "https://127.0.0.1:9/", "", ""),
+    ]:
+        database.execute(
+            f"CREATE SERVER {name} FOREIGN DATA WRAPPER pg_outbox OPTIONS (url '{url}', relay 'external'{options})"
+        )
+        if secrets:
+            database.execute(f"CREATE USER MAPPING FOR PUBLIC SERVER {name} OPTIONS ({secrets})")
+    said = json.loads(migrate(database, "sql", "--check", "--json", "--credentials", "/none").removeprefix("0 "))
+    stopping = [line for line in said["advice"] if "will stop" in line]
+    assert [line.split('"')[1] for line in stopping] == ["no_keys", "no_password", "no_password", "trusting"]
+    assert "it has no access_key_id" in stopping[0]
+    assert "it has no password" in stopping[1]
+    assert 'names a file ("sslrootcert")' in stopping[2]
+    assert '"ca_file" names a file' in stopping[3]
+
+
 def test_a_check_that_cannot_lock_the_tables_says_who_is_in_the_way(database: Database, migrate: Migrate) -> None:
     with database.connect() as session, session.transaction():
         session.execute("LOCK TABLE outbox.delivery IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM

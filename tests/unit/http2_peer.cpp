@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 namespace outbox {
 
@@ -381,6 +382,10 @@ void Http2Peer::step() {
         connections_.push_back(std::make_unique<Connection>(*this, fd));
     for (const auto& connection : connections_)
         connection->step();
+}
+
+void Http2Peer::stop_listening() noexcept {
+    close(std::exchange(listener_, -1));
 }
 
 void Http2Peer::watch(std::vector<pollfd>& watched) const {

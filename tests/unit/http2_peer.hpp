@@ -96,6 +96,8 @@ class Http2Peer {
     const std::string& ca_file() const;
 
     void step();
+    // Connections that are open stay so.
+    void stop_listening() noexcept;
     // Appends what must be waited for before the next step().
     void watch(std::vector<pollfd>& watched) const;
 

@@ -12,7 +12,8 @@ std::vector<std::string> served_names(const std::string& database, bool all) {
     session.unattended = true;
     session.use(database);
     const Result rows = session.query(
-        "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1");
+        "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate "
+        "AND datconnlimit <> -2 ORDER BY 1");  // -2: its DROP was interrupted
     std::vector<std::string> names;
     for (int row = 0; row < rows.rows(); row++)
         names.emplace_back(rows.text(row, 0));

@@ -68,7 +68,7 @@ struct ConsumerOptions {
     // larger batches are faster.
     int batch_size = 100;
     // Number of failed attempts after which an event becomes a dead letter. 0 for the policy of the
-    // consumer (inbox.set_policy()).
+    // consumer (inbox.set_policy()), which always holds for redriven events.
     int max_attempts = 0;
     // Limits for deliveries that were received and are not settled: their number, and the bytes of
     // their payloads and headers. Each is at least 1. At a limit receiving stops, and it goes on

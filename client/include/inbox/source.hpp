@@ -37,8 +37,8 @@ struct Position {
 // DatabaseError.
 using LoadPositions = std::function<std::vector<Position>(const std::vector<std::string>&)>;
 
-// Order of calls: set_log() and set_positions(), open(), receive() repeatedly, and close() at the
-// end. After an exception of open() or receive(), open() is called again.
+// Order of calls: set_log() and set_positions(), open(), receive() repeatedly, and interrupt() and
+// close() at the end. After an exception of open() or receive(), open() is called again.
 //
 // Thread-safety: open(), receive() and recall() are called by one thread. ack(), nack(), seek() and
 // the functions of positions are called by any thread, also while receive() waits. close() may be
@@ -56,6 +56,10 @@ class Source {
 
     // Connects. Throws SourceError.
     virtual void open() = 0;
+
+    // The consumer stops: a call of open() or receive() that waits for an answer of a broker, which
+    // may never come, throws SourceError. Called by any thread, and followed by close().
+    virtual void interrupt() noexcept {}
 
     // Returns the next deliveries, at most max_messages, those of one ordering key in their order.
     // Waits for at most `wait`, and returns none if nothing came. Throws SourceError.

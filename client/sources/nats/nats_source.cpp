@@ -120,6 +120,10 @@ void NatsSource::open() {
     impl_->open([this](Level level, const std::string& message) { log(level, message); });
 }
 
+void NatsSource::interrupt() noexcept {
+    impl_->interrupt();
+}
+
 std::vector<Delivery> NatsSource::receive(std::size_t max_messages, milliseconds wait) {
     return impl_->receive(max_messages, wait);
 }

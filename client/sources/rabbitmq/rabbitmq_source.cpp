@@ -119,6 +119,10 @@ void RabbitmqSource::open() {
     impl_->open([this](Level level, const std::string& message) { log(level, message); });
 }
 
+void RabbitmqSource::interrupt() noexcept {
+    impl_->interrupt();
+}
+
 std::vector<Delivery> RabbitmqSource::receive(std::size_t max_messages, milliseconds wait) {
     return impl_->receive(max_messages, wait);
 }

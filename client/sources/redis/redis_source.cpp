@@ -117,6 +117,10 @@ void RedisSource::open() {
     impl_->open([this](Level level, const std::string& message) { log(level, message); });
 }
 
+void RedisSource::interrupt() noexcept {
+    impl_->interrupt();
+}
+
 std::vector<Delivery> RedisSource::receive(std::size_t max_messages, milliseconds wait) {
     return impl_->receive(max_messages, wait);
 }

@@ -19,6 +19,7 @@ using Text = std::string_view;
 
 // After this many refusals in a row the source fails.
 static constexpr int max_refusals = 3;
+static constexpr int max_created = 3;
 static constexpr unsigned max_redirects = 8;
 static constexpr std::size_t max_ids = 1000;  // of a command
 // A server that answers but does not read must not make commands pile up.
@@ -57,10 +58,6 @@ Session::Session(const Setup& setup, std::size_t number, const outbox::Clock& cl
 
 Micros Session::deadline() const noexcept {
     return connection_ ? connection_->deadline() : outbox::never;
-}
-
-bool Session::is_settled() const noexcept {
-    return claims_.held() == 0 && !claims_.has_acks() && questions_.empty();
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -328,6 +325,8 @@ Micros Session::work(Micros now) {
         follow(*std::exchange(redirect_, std::nullopt), now);
     else if (!trouble_.empty())
         lost(std::exchange(trouble_, {}), is_refusal_, now);
+    else if (group_is_missing_ && created_ >= max_created)
+        lost("the consumer group is missing right after it was created", false, now);
     else if (group_is_missing_) {
         must_create_ = true;
         disconnect();
@@ -441,6 +440,7 @@ void Session::take_primary(const RespValue& answer) {
 
 void Session::take_created() {
     must_create_ = false;
+    created_++;
     begin(clock_.now());
 }
 
@@ -451,7 +451,7 @@ void Session::take_entries(const Question& question, const RespValue& answer) {
         return;
     }
     has_read_ = has_worked_ = true;
-    refusals_ = 0;
+    refusals_ = created_ = 0;
     redirects_ = 0;
     pauses_.reset();
     learn_page(*found);

@@ -80,7 +80,8 @@ class Session {
     void retry() noexcept { failure_.reset(); }
     // From now on the session receives nothing, and gives back what it holds.
     void begin_to_close() noexcept { is_closing_ = true; }
-    bool is_settled() const noexcept;
+    bool is_settled() const noexcept { return !has_entries() && questions_.empty(); }
+    bool has_entries() const noexcept { return claims_.held() > 0 || claims_.has_acks(); }
     std::vector<std::pair<Level, std::string>> take_notes() { return std::exchange(notes_, {}); }
 
   private:
@@ -164,6 +165,7 @@ class Session {
     bool has_read_ = false;           // over this connection
     bool has_worked_ = false;
     int refusals_ = 0;  // in a row
+    int created_ = 0;   // how often the group was, without an answer to XREADGROUP after it
     outbox::Backoff pauses_;
     outbox::Micros connect_at_ = 0;
 

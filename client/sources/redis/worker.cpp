@@ -143,8 +143,9 @@ bool Worker::may_end() {
         return true;
     if (clock_.now() < close_by_)
         return false;
-    note(Level::warning,
-         setup_.subscription + ": some entries could not be settled before the end");
+    if (std::ranges::any_of(sessions_, [](const auto& session) { return session->has_entries(); }))
+        note(Level::warning,
+             setup_.subscription + ": some entries could not be settled before the end");
     return true;
 }
 

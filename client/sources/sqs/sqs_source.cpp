@@ -152,6 +152,10 @@ void SqsSource::open() {
     impl_->open([this](Level level, const std::string& message) { log(level, message); });
 }
 
+void SqsSource::interrupt() noexcept {
+    impl_->interrupt();
+}
+
 std::vector<Delivery> SqsSource::receive(std::size_t max_messages, milliseconds wait) {
     return impl_->receive(max_messages, wait);
 }

@@ -63,9 +63,19 @@ void SourceThread::open(const Log& log) {
     if (phase_ == Phase::closed || ended_)
         start(log);
     wake();
-    changed_.wait(lock, [&] { return failure_ || is_known() || phase_ != Phase::open; });
+    changed_.wait(lock,
+                  [&] { return failure_ || is_known() || phase_ != Phase::open || interrupted_; });
     if (failure_)
         raise();
+    if (interrupted_)
+        throw SourceError("interrupted", true);
+}
+
+// The thread goes on: messages of an earlier connection may still be settled.
+void SourceThread::interrupt() noexcept {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    changed_.notify_all();
 }
 
 void SourceThread::start(const Log& log) {
@@ -114,6 +124,7 @@ void SourceThread::nack(std::span<const Delivery> deliveries) {
 void SourceThread::close(milliseconds limit) noexcept {
     {
         const std::lock_guard lock(mutex_);
+        interrupted_ = false;
         if (phase_ == Phase::closed)
             return;
         phase_ = Phase::closing;

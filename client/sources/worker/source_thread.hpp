@@ -36,8 +36,9 @@ class SourceThread {
     SourceThread(const SourceThread&) = delete;
     SourceThread& operator=(const SourceThread&) = delete;
 
-    // Waits until is_known(). Throws SourceError.
+    // Waits until is_known(). Throws SourceError, also when interrupt() is called.
     void open(const Log& log);
+    void interrupt() noexcept;
     std::vector<Delivery> receive(std::size_t most, std::chrono::milliseconds wait);
     void ack(std::span<const Delivery> deliveries);
     void nack(std::span<const Delivery> deliveries);
@@ -97,7 +98,8 @@ class SourceThread {
     int epoll_;  // of wake_ and the descriptor of prepare()
     outbox::Secrets secrets_;
     std::thread thread_;
-    bool ended_ = false;  // by itself; guarded by the mutex
+    bool ended_ = false;        // by itself; guarded by the mutex
+    bool interrupted_ = false;  // until close(); guarded by the mutex
     // These belong to the thread.
     Log log_;
     std::vector<std::pair<Level, std::string>> notes_;

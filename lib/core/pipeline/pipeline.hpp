@@ -171,7 +171,8 @@ class Pipeline {
     int descriptor() const noexcept { return sink_->descriptor(); }
     Transactions* transactions() noexcept { return sink_->transactions(); }
     Endpoints* endpoints() noexcept { return sink_->endpoints(); }
-    bool report(SinkReport& report) { return sink_->report(report); }
+    // Counts requests that were sent again as failed attempts.
+    bool report(SinkReport& report);
     // Time at which step() must be called even if the descriptor is quiet.
     Micros deadline() const noexcept;
     void step();

@@ -26,6 +26,18 @@ void Pipeline::take_outcome(const Outcome& outcome, Micros now) {
     spare_requests_.push_back(&request);
 }
 
+bool Pipeline::report(SinkReport& report) {
+    report.sent_again = 0;
+    const bool has_figures = sink_->report(report);
+    if (report.sent_again > 0) {
+        stats_.failed(report.sent_again);
+        last_error_ = "sent again, because the connection was lost before an answer";
+        if (!report.why_again.empty())
+            last_error_ += ": " + report.why_again;
+    }
+    return has_figures;
+}
+
 void Pipeline::end(Request& request) {
     Lane& lane = *request.lane;
     std::erase(in_flight_, &request);

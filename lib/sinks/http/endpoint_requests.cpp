@@ -13,11 +13,13 @@ static constexpr std::size_t max_request_bytes = 64 * 1024 * 1024;
 static constexpr std::size_t kept_bytes = 64 * 1024;
 
 static std::unique_ptr<Transport> make_transport(const EndpointOptions& options, const Clock& clock,
-                                                 const std::string& authorization) {
+                                                 const std::string& authorization,
+                                                 Repeats& repeats) {
     TransportConfig config = transport_config_of_many(
         options.transport, clock,
         options.transport.max_connections + options.transport.more_connections);
     config.authorization = authorization;
+    config.repeats = &repeats;
     return create_curl_transport(std::move(config));
 }
 
@@ -34,7 +36,7 @@ EndpointRequests::EndpointRequests(const EndpointOptions& options, const Destina
       secrets_(destination),
       requests_(options.format, options.source, options.headers,
                 any_of_them(options.master_secrets)),
-      transport_(make_transport(options, clock, requests_.authorization())) {}
+      transport_(make_transport(options, clock, requests_.authorization(), repeats_)) {}
 
 Micros EndpointRequests::deadline() const noexcept {
     if (!failed_.empty())

@@ -54,6 +54,7 @@ class EndpointRequests {
     void step(Micros now, std::vector<EndpointRequest*>& ended,
               std::vector<EndpointRequest*>& hang);
     void give_back(EndpointRequest& request) noexcept;
+    void report(SinkReport& report) noexcept { repeats_.report(report); }
 
     // Returns why it failed, in one line of ASCII without secrets.
     std::string explain(const EndpointRequest& request) const;
@@ -76,6 +77,7 @@ class EndpointRequests {
     std::vector<EndpointRequest*> spare_;
     std::vector<EndpointRequest*> failed_;  // could not be started
     std::vector<Exchange*> done_;
+    Repeats repeats_;
     // In the order in which they were started, with those that have ended since: by their number.
     std::deque<std::pair<EndpointRequest*, std::uint64_t>> young_;
     std::uint64_t started_ = 0;

@@ -82,6 +82,10 @@ class EndpointsSink final : public Sink, public Endpoints {
     void submit(Batch& batch) override;
     void step(Micros now, std::vector<Outcome>& outcomes) override;
     Endpoints* endpoints() noexcept override { return this; }
+    bool report(SinkReport& report) override {
+        requests_.report(report);
+        return false;
+    }
 
     Micros due() const noexcept override;
     void look_again() noexcept override { looks_ = true; }

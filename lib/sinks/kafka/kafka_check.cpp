@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -66,6 +68,7 @@ class Questions {
     using Metadata =
         std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
 
+    static constexpr std::size_t max_errors = 1'000;
     static constexpr int at_a_time = 200;  // milliseconds; then it looks for errors
 
     void ask() {
@@ -97,6 +100,8 @@ class Questions {
                                     (login.source() != nullptr ? login.source()->token().principal
                                                                : options_.login.user) +
                                     '"'});
+        if (!reach_brokers(client, *cluster))
+            return;
         for (const std::string& topic : topics_)
             findings.push_back(look_at(client, topic));
         if (!options_.schemas.registry.empty() && options_.schemas.subject.empty())
@@ -164,6 +169,76 @@ class Questions {
                     (options_.has_time_of_event ? time_of_event : "")};
     }
 
+    // The address that was answered is one of the URL. A relay also connects to those that the brokers
+    // advertise, so each is asked something there. Any answer will do, also that we may not know.
+    bool reach_brokers(KafkaClient& client, const rd_kafka_metadata_t& cluster) {
+        const std::unique_ptr<rd_kafka_queue_t, decltype(&rd_kafka_queue_destroy)> answers(
+            rd_kafka_queue_new(client.get()), rd_kafka_queue_destroy);
+        std::map<std::int32_t, const rd_kafka_metadata_broker_t*> left;
+        for (int i = 0; i < cluster.broker_cnt; i++) {
+            left[cluster.brokers[i].id] = &cluster.brokers[i];
+            ask_broker(client, cluster.brokers[i].id, answers.get());
+        }
+        const Micros give_up = clock_.now() + options_.limits.connect;
+        while (!left.empty() && clock_.now() < give_up) {
+            rd_kafka_event_t* event = rd_kafka_queue_poll(answers.get(), at_a_time);
+            take_errors(client);
+            if (event == nullptr)
+                continue;
+            if (!is_unreached(rd_kafka_event_error(event)))
+                left.erase(static_cast<std::int32_t>(
+                    reinterpret_cast<std::intptr_t>(rd_kafka_event_opaque(event))));
+            rd_kafka_event_destroy(event);
+        }
+        for (const auto& [id, broker] : left)
+            findings.push_back({"broker " + std::to_string(id), false, why_not_reached(*broker)});
+        if (left.empty())
+            findings.push_back(
+                {"brokers", true, "each can be reached at the address that it advertises"});
+        return left.empty();
+    }
+
+    void ask_broker(KafkaClient& client, std::int32_t id, rd_kafka_queue_t* answers) {
+        char error[200];
+        rd_kafka_AdminOptions_t* options =
+            rd_kafka_AdminOptions_new(client.get(), RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
+        rd_kafka_AdminOptions_set_request_timeout(
+            options, static_cast<int>(options_.limits.connect / 1000), error, sizeof error);
+        rd_kafka_AdminOptions_set_opaque(options,
+                                         reinterpret_cast<void*>(static_cast<std::intptr_t>(id)));
+        rd_kafka_ConfigResource_t* itself =
+            rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_BROKER, std::to_string(id).c_str());
+        rd_kafka_DescribeConfigs(client.get(), &itself, 1, options, answers);
+        rd_kafka_ConfigResource_destroy(itself);
+        rd_kafka_AdminOptions_destroy(options);
+    }
+
+    static bool is_unreached(rd_kafka_resp_err_t error) noexcept {
+        switch (error) {
+            case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
+            case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+            case RD_KAFKA_RESP_ERR__DESTROY:
+            case RD_KAFKA_RESP_ERR__RESOLVE:
+            case RD_KAFKA_RESP_ERR__SSL:
+            case RD_KAFKA_RESP_ERR__TIMED_OUT:
+            case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
+            case RD_KAFKA_RESP_ERR__TRANSPORT:
+            case RD_KAFKA_RESP_ERR__UNKNOWN_BROKER:
+                return true;
+            default:
+                return false;
+        }
+    }
+
+    std::string why_not_reached(const rd_kafka_metadata_broker_t& broker) const {
+        const std::string address = printable(broker.host, 300) + ':' + std::to_string(broker.port);
+        std::string why = error_.empty() ? no_connection_within(options_.limits.connect) : error_;
+        for (const std::string& error : errors_)
+            if (error.find(address) != error.npos)
+                why = error;
+        return "it advertises " + address + ": " + why;
+    }
+
     // Returns nullptr if there is no answer; error_ then says why.
     Metadata metadata(KafkaClient& client, rd_kafka_topic_t* topic, Micros limit) {
         const Micros give_up = clock_.now() + limit;
@@ -192,6 +267,8 @@ class Questions {
                 is_down = true;
             } else {
                 error_ = client.explain(error, rd_kafka_event_error_string(event));
+                if (errors_.size() < max_errors)
+                    errors_.push_back(error_);
                 subject_ = error == RD_KAFKA_RESP_ERR__RESOLVE          ? "address"
                            : error == RD_KAFKA_RESP_ERR__SSL            ? "tls"
                            : error == RD_KAFKA_RESP_ERR__AUTHENTICATION ? "login"
@@ -211,7 +288,8 @@ class Questions {
     const Clock& clock_;
     const int answered_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     const int wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    std::string error_;
+    std::string error_;                // the last one
+    std::vector<std::string> errors_;  // of connections
     const char* subject_ = "connection";
     std::atomic<bool> failed_ = false;
 };

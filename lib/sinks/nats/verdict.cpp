@@ -90,6 +90,7 @@ EventOutcome of_error(const Json::Value& error, const std::string& about,
         case 10060:  // another stream than the expected one
         case 10109:  // sealed
         case 10002:  // limits of the account
+        case 10120:  // the account has none for streams of this kind
             return outcome(Fate::unavailable, std::move(why));
         case 10158:  // the first copy of the message is on its way
             return outcome(Fate::failed, std::move(why));

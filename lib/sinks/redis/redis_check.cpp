@@ -19,6 +19,7 @@ namespace {
 
 // INFO with all sections has a few hundred lines. Those that the check asks for fit.
 constexpr RespReader::Limits limits{.text = 32 * 1024};
+constexpr unsigned max_hops = 5;  // of a stream
 
 class RedisCheck final : public Check {
   public:
@@ -42,7 +43,8 @@ class RedisCheck final : public Check {
         connection_->step(now);
         if (connection_->state() == RedisConnection::State::ready && !logged_in_) {
             logged_in_ = true;
-            findings.push_back({"login", true, login_text()});
+            if (!is_redirected_)
+                findings.push_back({"login", true, login_text()});
             ask(now);
         }
         while (connection_->state() == RedisConnection::State::ready) {
@@ -57,12 +59,15 @@ class RedisCheck final : public Check {
         }
         if (connection_->state() == RedisConnection::State::closed) {
             const bool of_login = !logged_in_;
-            findings.push_back({of_login ? "login" : "server", false, connection_->failure()});
+            findings.push_back({is_redirected_ ? node()
+                                : of_login     ? "login"
+                                               : "server",
+                                false, connection_->failure()});
             return true;
         }
         if (logged_in_ && now >= give_up_at_) {
-            findings.push_back(
-                {"server", false, no_answer_within(options_.transport.request_timeout)});
+            findings.push_back({is_redirected_ ? node() : "server", false,
+                                no_answer_within(options_.transport.request_timeout)});
             return true;
         }
         connection_->flush();
@@ -92,7 +97,12 @@ class RedisCheck final : public Check {
         std::vector<Finding> found;
         if (!reach_->step(now, found))
             return true;
-        findings.insert(findings.end(), found.begin(), found.end());
+        for (Finding& finding : found) {
+            if (!is_redirected_)
+                findings.push_back(std::move(finding));
+            else if (!finding.ok)
+                findings.push_back({node(), false, std::move(finding.detail)});
+        }
         if (!all_ok(found))
             return false;
         reach_.reset();
@@ -137,7 +147,10 @@ class RedisCheck final : public Check {
                 stage_ = Stage::streams;
                 break;
             case Stage::streams:
+                if (follow(answer))
+                    return false;
                 findings.push_back(judge(streams_[next_++], answer));
+                hops_ = 0;
                 break;
         }
         return next_ == streams_.size();
@@ -156,6 +169,20 @@ class RedisCheck final : public Check {
         stage_ = Stage::info;
         reach(address->host, address->port);
         return false;
+    }
+
+    std::string node() const { return "node " + host_ + ':' + port_; }
+
+    // The nodes of a cluster have addresses of their own, to which a relay connects as well.
+    bool follow(const RespValue& answer) {
+        const std::optional<Redirect> redirect =
+            answer.is_error() ? parse_redirect(answer.text) : std::nullopt;
+        if (!redirect || redirect->ask || hops_ >= max_hops)
+            return false;
+        hops_++;
+        is_redirected_ = true;
+        reach(redirect->host.empty() ? host_ : redirect->host, redirect->port);
+        return true;
     }
 
     static std::string_view value_in(std::string_view info, std::string_view name) {
@@ -200,18 +227,20 @@ class RedisCheck final : public Check {
 
     Finding judge(const std::string& name, const RespValue& answer) const {
         const std::string subject = "stream \"" + name + '"';
+        const std::string place = is_redirected_ ? "; it is on " + host_ + ':' + port_ : "";
         if (!answer.is_error()) {
             for (std::size_t i = 0; i + 1 < answer.elements.size(); i += 2)
                 if (answer.elements[i].text == "length")
                     return {subject, true,
                             "it exists, with " + std::to_string(answer.elements[i + 1].integer) +
-                                " entries"};
+                                " entries" + place};
             return {subject, false, "the answer to XINFO STREAM is not understood"};
         }
         if (answer.text.starts_with("ERR no such key"))
-            return {subject, true, "it does not exist; its first event creates it"};
+            return {subject, true, "it does not exist; its first event creates it" + place};
         if (const std::optional<Redirect> redirect = parse_redirect(answer.text))
-            return {subject, true, "it is on " + redirect->host + ':' + redirect->port};
+            return {subject, redirect->ask,
+                    (redirect->ask ? "it is moving: " : "too many redirects: ") + answer.text};
         if (has_code(answer.text, "NOPERM") && !options_.ids_of_positions)
             return {subject, true, "not looked at: " + answer.text};
         return {subject, false, answer.text};
@@ -226,7 +255,9 @@ class RedisCheck final : public Check {
     std::unique_ptr<RedisConnection> connection_;
     bool logged_in_ = false;
     Micros give_up_at_ = never;
-    std::size_t next_ = 0;  // stream
+    std::size_t next_ = 0;        // stream
+    unsigned hops_ = 0;           // of this stream
+    bool is_redirected_ = false;  // to a node that another server has named
 };
 
 }  // namespace

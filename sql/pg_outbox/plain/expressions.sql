@@ -88,7 +88,9 @@ BEGIN
                  WHEN tree LIKE '%:hasTargetSRFs true%' THEN 'set-returning functions' END;
     IF what IS NOT NULL THEN
         RAISE EXCEPTION '% are not allowed in option "%"', what, option
-            USING ERRCODE = 'feature_not_supported', HINT = 'It is an expression over the columns of one event.';
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = concat('It is an expression over the columns of one event.',
+                                CASE what WHEN 'subqueries' THEN ' Put the query into a function that is STABLE and PARALLEL SAFE.' END);
     ELSIF tree NOT LIKE '%:rtable <>%' OR (SELECT count(*) FROM regexp_matches(tree, '\{QUERY ', 'g')) <> 1 THEN
         RAISE EXCEPTION 'option "%" is not a single expression', option USING ERRCODE = 'syntax_error';
     END IF;

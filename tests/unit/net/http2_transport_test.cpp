@@ -64,6 +64,7 @@ class Http2TransportTest : public testing::Test {
         TransportConfig config =
             transport_config(options_, clock_, peer_.url(path_), max_connections);
         config.authorization = authorization_;
+        config.repeats = &repeats_;
         transport_.reset();
         transport_ = create_transport_for_many(std::move(config));
     }
@@ -163,6 +164,7 @@ class Http2TransportTest : public testing::Test {
     TransportOptions options_;
     std::string path_ = "/events";
     std::string authorization_;
+    Repeats repeats_;
     std::deque<Exchange> exchanges_;
     std::unique_ptr<Transport> transport_;
     std::vector<Exchange*> done_;
@@ -441,6 +443,7 @@ TEST_F(Http2TransportTest, RefusedRequestsAreSentAgain) {
     EXPECT_EQ(exchange.status, 204) << exchange.error;
     EXPECT_EQ(peer_.requests().size(), 6u);
     EXPECT_EQ(peer_.requests().back().body, "hello");
+    EXPECT_EQ(repeats_.count, 0u) << "the server has not read it";
 }
 
 TEST_F(Http2TransportTest, RefusedRequestsAreNotSentForEver) {
@@ -553,6 +556,8 @@ TEST_F(Http2TransportTest, RequestsThatAUsedConnectionLosesAreSentOnceMore) {
     peer_.requests()[2].reply(204);
     run_to_the_end();
     EXPECT_EQ(exchange.status, 204) << exchange.error;
+    EXPECT_EQ(repeats_.count, 1u);
+    EXPECT_NE(repeats_.why, "");
 
     const Exchange& unlucky = send();
     for (std::size_t count : {4u, 5u}) {
@@ -568,6 +573,22 @@ TEST_F(Http2TransportTest, RequestsThatAUsedConnectionLosesAreSentOnceMore) {
     run_to_the_end();
     EXPECT_EQ(unlucky.status, 0);
     EXPECT_TRUE(unlucky.reached);
+    EXPECT_EQ(repeats_.count, 2u);
+}
+
+// It may have arrived over the first one.
+TEST_F(Http2TransportTest, ALostRequestThatFindsNoOtherConnectionHasReachedTheServer) {
+    make();
+    use_connection();
+    hold();
+    const Exchange& exchange = send();
+    run_until_requests(2);
+    peer_.stop_listening();
+    peer_.connections()[0]->close();
+    run_to_the_end();
+    EXPECT_EQ(exchange.status, 0);
+    EXPECT_TRUE(exchange.reached);
+    EXPECT_EQ(repeats_.count, 1u);
 }
 
 TEST_F(Http2TransportTest, WhatCameBeforeTheEndIsRead) {
@@ -667,7 +688,10 @@ TEST_F(Http2TransportTest, MalformedFramesEndTheConnection) {
          }) {
         peer_.speaks = false;
         Exchange& exchange = send();
-        run_until([&] { return exchange.reached; });
+        run_until([&] {  // not over the connection of the round before
+            return !peer_.connections().empty() && !peer_.connections().back()->is_closed() &&
+                   peer_.connections().back()->received().find("hello") != std::string::npos;
+        });
         peer_.connections().back()->send_raw(bytes);
         run_to_the_end();
         EXPECT_EQ(exchange.status, 0);

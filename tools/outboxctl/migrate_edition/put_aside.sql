@@ -76,6 +76,7 @@ CREATE TABLE outbox_migration.old_generated AS -- columns that are not moved
 CREATE TABLE outbox_migration.old_owner (owner oid NOT NULL);
 CREATE TABLE outbox_migration.old_foreign_owner (destination name NOT NULL, owner name NOT NULL);
 CREATE TABLE outbox_migration.old_creator (role text NOT NULL); -- of foreign servers
+CREATE TABLE outbox_migration.old_stop (destination name NOT NULL, why text NOT NULL);
 
 CREATE FUNCTION outbox_migration.take_notes()
 RETURNS void
@@ -100,6 +101,7 @@ BEGIN
     SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
       FROM pg_foreign_data_wrapper AS f, aclexplode(f.fdwacl) AS a
      WHERE f.fdwname = 'pg_outbox' AND a.grantee <> f.fdwowner;
+    INSERT INTO outbox_migration.old_stop SELECT * FROM outbox_migration.will_stop();
     INSERT INTO outbox_migration.old_setting SELECT * FROM outbox_migration.settings();
     INSERT INTO outbox_migration.old_capture SELECT row_number() OVER (), * FROM outbox_migration.captured();
     INSERT INTO outbox_migration.old_trigger

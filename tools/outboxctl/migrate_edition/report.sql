@@ -34,6 +34,32 @@ AS $$
      WHERE r.target = 'sql' AND outbox_migration.measure(s.of_server, s.unit) <> outbox_migration.measure(s.by_default, s.unit)
 $$;
 
+-- Lists destinations that live on what a superuser lends them: the identity of the server, or files that
+-- it may read. The SQL edition lends nothing; relay.toml may.
+CREATE FUNCTION outbox_migration.will_stop(OUT destination name, OUT why text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+AS $$
+    SELECT d.name, lacks.why
+      FROM outbox_migration.destinations() AS d
+     CROSS JOIN LATERAL (SELECT split_part(d.options ->> 'url', ':', 1) AS scheme, d.options ->> 'url' AS url,
+                                ARRAY(SELECT s.option FROM outbox_migration.secret AS s WHERE s.destination = d.name) AS has) AS o
+     CROSS JOIN LATERAL (
+        SELECT format('it has no %s, and the identity of the server is not lent to it; write that, and urls, into [credentials.%s] of relay.toml', n.lacking, d.name)
+          FROM (VALUES ('password', o.scheme IN ('postgresql', 'postgres')),
+                       ('access_key_id', o.scheme IN ('sqs', 'sns', 'kinesis', 'eventbridge') OR d.options ->> 'sasl_mechanism' = 'AWS_MSK_IAM'),
+                       ('key', o.scheme = 'pubsub' AND o.url NOT LIKE '%endpoint=http:%')) AS n(lacking, needed)
+         WHERE n.needed AND n.lacking <> ALL (o.has)
+           AND NOT (n.lacking <> 'password' AND o.has && '{profile,key_file,token}')
+        UNION ALL
+        SELECT format('"%s" names a file, which only relay.toml may; write it into [credentials.%s] there, and remove it here', f.option, d.name)
+          FROM jsonb_object_keys(d.options) AS f(option) WHERE f.option IN ('ca_file', 'https_ca_file')
+        UNION ALL
+        SELECT format('its URL names a file ("%s"), which it may not any more; remove it', f.parameter)
+          FROM regexp_matches(o.url, '[?&](sslrootcert|sslcrl)=(?!system(&|$))', 'g') AS m, LATERAL (SELECT m[1]) AS f(parameter)
+     ) AS lacks(why)
+$$;
+
 -- Lists what is different afterwards, and what to do.
 CREATE FUNCTION outbox_migration.advice()
 RETURNS SETOF text
@@ -61,6 +87,9 @@ AS $$
         SELECT 6, format('%s could create destinations (USAGE on the wrapper), and cannot any more: only the owner of pg_outbox changes outbox.destination_config.',
                          CASE c.role WHEN 'PUBLIC' THEN 'Every role' ELSE 'Role ' || c.role END)
           FROM outbox_migration.old_creator AS c WHERE r.target = 'sql'
+        UNION ALL
+        SELECT 7, format('Destination "%s" will stop: %s.', w.destination, w.why)
+          FROM outbox_migration.old_stop AS w WHERE r.target = 'sql'
      ) AS a(n, text)
      ORDER BY a.n, a.text
 $$;

@@ -60,6 +60,7 @@ class NatsSource : public Source {
     // Throws SourceError if the login is refused, the consumer does not exist, or is one that pushes or
     // needs no acknowledgements. It is transient only if the source was open before.
     void open() override;
+    void interrupt() noexcept override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;

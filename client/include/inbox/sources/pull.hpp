@@ -38,6 +38,9 @@ class PullSource final : public Source {
   public:
     // `destination`: name of the foreign server with the URL 'pull:'. Connects in open(). Throws
     // std::invalid_argument if an option is out of range, or destination or connect is empty.
+    // A consumer that stops waits for a connection that is being made: a factory of yours should
+    // set connect_timeout. With `conninfo` it is 10 s unless that, or PGCONNECT_TIMEOUT, says
+    // otherwise.
     PullSource(ConnectionFactory connect, std::string destination, PullOptions options = {});
     PullSource(const std::string& conninfo, std::string destination, PullOptions options = {});
     ~PullSource() override;
@@ -49,6 +52,7 @@ class PullSource final : public Source {
     // open(), receive() and seek() throw SourceError. It is not transient if the destination or
     // pg_outbox does not exist, or if the role lacks a privilege.
     void open() override;
+    void interrupt() noexcept override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;

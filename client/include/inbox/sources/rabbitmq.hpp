@@ -84,6 +84,7 @@ class RabbitmqSource final : public Source {
     // Throws SourceError if the login is refused, or the queue does not exist or must not be read. It is
     // transient only if the source was open before.
     void open() override;
+    void interrupt() noexcept override;
     // Throws SourceError, not transient, for a message that is too large, and if the queue is a stream
     // and is_stream is not set, or the other way round.
     std::vector<Delivery> receive(std::size_t max_messages,

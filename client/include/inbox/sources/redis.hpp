@@ -67,6 +67,7 @@ class RedisSource : public Source {
     // Throws SourceError if the login is refused, a right is missing, a group does not exist, or a key is
     // not that of a stream. It is transient only if the source was open before.
     void open() override;
+    void interrupt() noexcept override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;

@@ -63,6 +63,7 @@ class SqsSource : public Source {
     // Throws SourceError if the service refuses: the queue does not exist, a permission is missing,
     // the keys are wrong. It is transient only if the source was open before.
     void open() override;
+    void interrupt() noexcept override;
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;

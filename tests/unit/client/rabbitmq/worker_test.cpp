@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "inbox/error.hpp"
+#include "inbox/sources/rabbitmq.hpp"
 #include "net/transport.hpp"
+#include "unit/client/silent_broker.hpp"
 #include "unit/sinks/rabbitmq/scripted_broker.hpp"
 
 namespace inbox::rabbitmq {
@@ -487,6 +489,13 @@ TEST_F(RabbitmqWorker, AMessageThatIsTooLarge) {
         EXPECT_FALSE(transient_);
         TearDown();
     }
+}
+
+TEST(RabbitmqSourceTest, AStopEndsALoginThatIsNotAnswered) {
+    SilentBroker broker;
+    RabbitmqOptions options{.server = broker.address(), .queue = "q"};
+    options.connect_timeout = options.request_timeout = std::chrono::hours(1);
+    broker.expect_stop_while_opening(std::make_unique<RabbitmqSource>(options));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "inbox/error.hpp"
+#include "unit/client/silent_broker.hpp"
 #include "unit/sinks/redis/scripted_redis.hpp"
 
 namespace inbox {
@@ -355,6 +356,29 @@ TEST(RedisSourceTest, AStopDoesNotWaitForASilentServer) {
     const auto began = std::chrono::steady_clock::now();
     source.close(milliseconds(100));
     EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(60));
+}
+
+TEST(RedisSourceTest, AStopEndsALoginThatIsNotAnswered) {
+    SilentBroker broker;
+    RedisOptions o = options(broker.address());
+    o.connect_timeout = o.request_timeout = seconds(3600);
+    broker.expect_stop_while_opening(std::make_unique<RedisSource>(o));
+}
+
+// As of a server that is not Redis, or of a proxy that asks one server and then another.
+TEST(RedisSourceTest, AGroupThatIsNeverThereIsAFailure) {
+    ScriptedRedis redis;
+    redis.on([](const Command& command) {
+        const bool reads = command.front() == "XREADGROUP";
+        return Answer{reads ? "-NOGROUP No such consumer group\r\n" : "+OK\r\n", false, false};
+    });
+    RedisOptions o = options(redis.address());
+    o.create_group_from = "0";
+    RedisSource source(o);
+    bool transient = false;
+    EXPECT_THAT(error_of_open(source, transient),
+                HasSubstr("the consumer group is missing right after it was created"));
+    EXPECT_TRUE(transient);
 }
 
 }  // namespace

@@ -41,6 +41,105 @@ TEST(AwsVerdict, OfARequestGoesByItsCode) {
     EXPECT_FALSE(verdict_of_request(400, {"InvalidParameterValue", ""}).permanent);
 }
 
+// An answer about a quota, a key, rights, maintenance or time is not the event's fault: not as the
+// answer to a request, nor as the result of an entry, although some of them are called a fault of
+// the sender. The codes are those of the services' models, and of the common errors of AWS.
+TEST(AwsVerdict, TellsAnOutageFromARefusal) {
+    struct Case {
+        const char* code;
+        Fate fate;
+        Scope scope = Scope::destination;
+    };
+    constexpr Case cases[] = {
+        // Quotas, and too much at a time.
+        {"Throttling", Fate::throttled},
+        {"ThrottlingException", Fate::throttled},
+        {"ThrottledException", Fate::throttled},
+        {"RequestThrottled", Fate::throttled},
+        {"RequestThrottledException", Fate::throttled},
+        {"TooManyRequestsException", Fate::throttled},
+        {"RequestLimitExceeded", Fate::throttled},
+        {"BandwidthLimitExceeded", Fate::throttled},
+        {"SlowDown", Fate::throttled},
+        {"PriorRequestNotComplete", Fate::throttled},
+        {"TransactionInProgressException", Fate::throttled},
+        {"LimitExceededException", Fate::throttled},
+        {"OverLimit", Fate::throttled},
+        {"ProvisionedThroughputExceededException", Fate::throttled},
+        {"KmsThrottled", Fate::throttled},
+        {"KMSThrottling", Fate::throttled},
+        {"KMSThrottlingException", Fate::throttled},
+        {"ServiceUnavailable", Fate::throttled},
+        {"ServiceUnavailableException", Fate::throttled},
+        // The key of a queue, topic or stream.
+        {"KmsDisabled", Fate::unavailable, Scope::lane},
+        {"KmsInvalidState", Fate::unavailable, Scope::lane},
+        {"KmsNotFound", Fate::unavailable, Scope::lane},
+        {"KmsOptInRequired", Fate::unavailable, Scope::lane},
+        {"KmsAccessDenied", Fate::unavailable, Scope::lane},
+        {"KmsInvalidKeyUsage", Fate::unavailable, Scope::lane},
+        {"KMSDisabledException", Fate::unavailable, Scope::lane},
+        {"KMSInvalidStateException", Fate::unavailable, Scope::lane},
+        {"KMSNotFoundException", Fate::unavailable, Scope::lane},
+        {"KMSAccessDeniedException", Fate::unavailable, Scope::lane},
+        {"KMSOptInRequired", Fate::unavailable, Scope::lane},
+        // The queue, topic, stream or bus, and what an account may do with it.
+        {"QueueDoesNotExist", Fate::unavailable, Scope::lane},
+        {"QueueDeletedRecently", Fate::unavailable, Scope::lane},
+        {"UnsupportedOperation", Fate::unavailable, Scope::lane},
+        {"InvalidAddress", Fate::unavailable, Scope::lane},
+        {"NotFound", Fate::unavailable, Scope::lane},
+        {"ResourceNotFoundException", Fate::unavailable, Scope::lane},
+        {"ResourceInUseException", Fate::unavailable, Scope::lane},
+        {"EndpointDisabled", Fate::unavailable, Scope::lane},
+        {"PlatformApplicationDisabled", Fate::unavailable, Scope::lane},
+        {"OperationDisabledException", Fate::unavailable, Scope::lane},
+        {"AuthorizationError", Fate::unavailable, Scope::lane},
+        {"AccessDeniedException", Fate::unavailable, Scope::lane},
+        {"InvalidAccountIdException", Fate::unavailable, Scope::lane},
+        // The account, the credentials, the clock.
+        {"OptInRequired", Fate::unavailable},
+        {"SubscriptionRequiredException", Fate::unavailable},
+        {"InvalidSecurity", Fate::unavailable},
+        {"MissingAuthenticationTokenException", Fate::unavailable},
+        {"UnrecognizedClientException", Fate::unavailable},
+        {"InvalidClientTokenId", Fate::unavailable},
+        {"ExpiredTokenException", Fate::unavailable},
+        {"AuthFailure", Fate::unavailable},
+        {"RequestExpired", Fate::unavailable},
+        {"RequestInTheFuture", Fate::unavailable},
+        {"RequestTimeTooSkewed", Fate::unavailable},
+        {"InvalidSignatureException", Fate::unavailable},
+        {"UnknownOperationException", Fate::unavailable},
+        // The service itself, and nobody knows.
+        {"InternalError", Fate::failed},
+        {"InternalFailure", Fate::failed},
+        {"InternalFailureException", Fate::failed},
+        {"InternalException", Fate::failed},
+        {"RequestTimeoutException", Fate::failed},
+        {"RequestAbortedException", Fate::failed},
+        // These are about the event.
+        {"InvalidMessageContents", Fate::refused},
+        {"BatchRequestTooLong", Fate::refused},
+        {"RequestEntityTooLargeException", Fate::refused},
+        {"InvalidParameterValue", Fate::refused},
+        {"ParameterValueInvalid", Fate::refused},
+        {"ValidationException", Fate::refused},
+        {"InvalidArgumentException", Fate::refused},
+        {"InvalidArgument", Fate::refused},
+        {"MalformedDetail", Fate::refused},
+        {"RedactionFailure", Fate::refused},
+        {"NotAuthorizedForSourceException", Fate::refused},
+        {"NotAuthorizedForDetailTypeException", Fate::refused},
+    };
+    for (const Case& expected : cases)
+        for (const AwsVerdict& verdict : {verdict_of_request(400, {expected.code, ""}),
+                                          verdict_of_entry({expected.code, "", true})}) {
+            EXPECT_EQ(verdict.fate, expected.fate) << expected.code;
+            EXPECT_EQ(verdict.scope, expected.scope) << expected.code;
+        }
+}
+
 TEST(AwsVerdict, OfARefusedTopicBlamesNoEvent) {
     const auto verdict = [](const char* message) {
         return verdict_of_request(400, {"InvalidParameter", message});

@@ -558,6 +558,21 @@ TEST_F(PipelineFailure, EachFailureIsCountedAndTheLastErrorIsKept) {
     EXPECT_EQ(pipeline->unsettled(), 2u);
 }
 
+TEST_F(PipelineFailure, WhatASinkHasSentAgainByItselfCountsAsFailed) {
+    start(single_events, limits);
+    window({{{1}}});
+    step();
+    sink->sent_again = 2;
+    confirm(1);
+    SinkReport report;
+    for (int reports = 0; reports < 2; reports++)
+        pipeline->report(report);
+    EXPECT_EQ(stats.failures, 2u);
+    EXPECT_EQ(pipeline->last_error(),
+              "sent again, because the connection was lost before an answer: it was reset");
+    EXPECT_EQ(pipeline->failures(), 0u) << "of a destination that works";
+}
+
 // ---------------------------------------------------------------------------------------------
 // Deadlines
 // ---------------------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ class ScriptedSink final : public Sink {
                         std::make_move_iterator(answers_.end()));
         answers_.clear();
     }
+    bool report(SinkReport& report) override {
+        report.sent_again = std::exchange(sent_again, 0);
+        report.why_again = "it was reset";
+        return false;
+    }
 
     // The side of the test. Answers arrive with the pipeline's next step.
     void confirm(std::int64_t position) {
@@ -111,6 +116,7 @@ class ScriptedSink final : public Sink {
     const std::vector<Positions>& submitted() const { return submitted_; }
 
     std::function<void(const Batch&)> on_submit;
+    std::uint64_t sent_again = 0;  // since the last report
 
   private:
     // True if a failure has not reached the pipeline yet.

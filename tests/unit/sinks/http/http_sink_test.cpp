@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/sink.hpp"
+#include "net/transport.hpp"
 #include "unit/drive.hpp"
 #include "unit/failing_new.hpp"
 #include "unit/scripted_peer.hpp"
@@ -119,6 +120,42 @@ TEST_F(HttpSink, SendsAgainWhenAnIdleConnectionTurnsOutToBeClosed) {
     EXPECT_EQ(send_one().fate, Fate::confirmed);
     EXPECT_EQ(peer_.connections(), 2);
     EXPECT_EQ(peer_.requests().size(), 3u);
+    // It may have arrived before.
+    SinkReport report;
+    sink_->report(report);
+    EXPECT_EQ(report.sent_again, 1u);
+    EXPECT_NE(report.why_again, "");
+    sink_->report(report);
+    EXPECT_EQ(report.sent_again, 0u);
+}
+
+TEST(CurlTransport, CountsWhatLibcurlSendsAgain) {
+    ASSERT_TRUE(initialize_curl());
+    ScriptedPeer peer;
+    const SystemClock clock;
+    TransportOptions options;
+    options.allowed_hosts = AllowedHosts::parse("127.0.0.1").value();
+    options.connect_timeout = options.request_timeout = patience;
+    Repeats repeats;
+    TransportConfig config = transport_config(options, clock, peer.url(), 1);
+    config.repeats = &repeats;
+    const std::unique_ptr<Transport> transport = create_curl_transport(std::move(config));
+    const auto status_of_one = [&] {
+        Exchange exchange;
+        transport->send(exchange);
+        for (std::vector<Exchange*> done; done.empty(); transport->step(clock.now(), done)) {
+            pollfd watched{transport->descriptor(), POLLIN, 0};
+            poll(&watched, 1, 10);
+        }
+        return exchange.status;
+    };
+    EXPECT_EQ(status_of_one(), 204);
+    EXPECT_EQ(repeats.count, 0u);
+    peer.then({.bytes = "", .close = true});
+    EXPECT_EQ(status_of_one(), 204);
+    EXPECT_EQ(peer.requests().size(), 3u);
+    EXPECT_EQ(repeats.count, 1u);
+    EXPECT_EQ(repeats.why, "127.0.0.1");
 }
 
 TEST_F(HttpSink, DoesNotSendAgainOnANewConnection) {

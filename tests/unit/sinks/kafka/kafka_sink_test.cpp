@@ -85,6 +85,19 @@ class KafkaSink : public DrivenSink {
         EXPECT_EQ(seen.size(), count);
     }
 
+    std::vector<Finding> check(const std::vector<std::string>& topics) {
+        const std::unique_ptr<Check> check(OUTBOX_CREATE_CHECK({destination_, clock_, topics}));
+        std::vector<Finding> findings;
+        while (!check->step(clock_.now(), findings)) {
+            pollfd watched{check->descriptor(), POLLIN, 0};
+            if (poll(&watched, 1, static_cast<int>(patience / 1000)) <= 0) {
+                ADD_FAILURE() << "the check does not end";
+                break;
+            }
+        }
+        return findings;
+    }
+
     MockCluster cluster_{3};
     std::deque<SampleEvent> samples_;
     std::deque<std::string> texts_;
@@ -468,21 +481,35 @@ TEST_F(KafkaSink, TheCheckLooksAtTheClusterAndAtTopics) {
     cluster_.add_topic("video.events");
     rd_kafka_mock_topic_set_error(cluster_.get(), "other", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
     create();
-    const std::vector<std::string> topics{"video.events", "other", "a b"};
-    const std::unique_ptr<Check> check(OUTBOX_CREATE_CHECK({destination_, clock_, topics}));
-    std::vector<Finding> findings;
-    while (!check->step(clock_.now(), findings)) {
-        pollfd watched{check->descriptor(), POLLIN, 0};
-        ASSERT_GT(poll(&watched, 1, static_cast<int>(patience / 1000)), 0);
-    }
-    ASSERT_EQ(findings.size(), 4u);
+    const std::vector<Finding> findings = check({"video.events", "other", "a b"});
+    ASSERT_EQ(findings.size(), 5u);
     EXPECT_EQ(findings[0].subject, "connection");
     EXPECT_THAT(findings[0].detail, HasSubstr("3 brokers"));
-    EXPECT_TRUE(findings[1].ok);
-    EXPECT_EQ(findings[1].detail, "it exists, with 4 partitions");
-    EXPECT_FALSE(findings[2].ok);
-    EXPECT_EQ(findings[2].detail, "it does not exist (create it)");
+    EXPECT_EQ(findings[1].subject, "brokers");
+    EXPECT_TRUE(findings[1].ok) << findings[1].detail;
+    EXPECT_TRUE(findings[2].ok);
+    EXPECT_EQ(findings[2].detail, "it exists, with 4 partitions");
     EXPECT_FALSE(findings[3].ok);
+    EXPECT_EQ(findings[3].detail, "it does not exist (create it)");
+    EXPECT_FALSE(findings[4].ok);
+}
+
+// The cluster says that its brokers are at 127.0.0.1, which may not be connected to.
+TEST_F(KafkaSink, TheCheckConnectsWhereBrokersSayThatTheyAre) {
+    cluster_.add_topic("video.events");
+    const std::string brokers = cluster_.brokers();
+    const std::string port = brokers.substr(brokers.rfind(':'));
+    make({{"url", "kafka://localhost" + port}, {"connect_timeout", "3s"}}, {}, "localhost");
+    const std::vector<Finding> findings = check({"video.events"});
+    ASSERT_EQ(findings.size(), 4u);
+    EXPECT_EQ(findings[0].subject, "connection");
+    EXPECT_TRUE(findings[0].ok);
+    for (std::size_t i = 1; i < 4; i++) {
+        EXPECT_EQ(findings[i].subject, "broker " + std::to_string(i));
+        EXPECT_FALSE(findings[i].ok);
+        EXPECT_THAT(findings[i].detail, HasSubstr("it advertises 127.0.0.1:"));
+        EXPECT_THAT(findings[i].detail, HasSubstr("is not allowed"));
+    }
 }
 
 }  // namespace

@@ -50,6 +50,62 @@ TEST(NatsVerdict, AMissingStreamFailsTheLane) {
     EXPECT_EQ(of("", "NATS/1.0 408 Timeout\r\n\r\n").outcome.fate, Fate::failed);
 }
 
+// An answer about the server's memory, disk, leader, limits or maintenance is not the event's fault.
+// The texts are those of the server (server/errors.json, server/store.go).
+TEST(NatsVerdict, TellsAnOutageFromARefusal) {
+    struct Case {
+        int code, error;
+        const char* text;
+        Fate fate;
+        Scope scope = Scope::lane;
+    };
+    constexpr Scope none = Scope::destination;
+    for (const Case& one :
+         {Case{500, 10028, "insufficient memory resources available", Fate::unavailable},
+          Case{500, 10047, "insufficient storage resources available", Fate::unavailable},
+          Case{503, 10023, "insufficient resources", Fate::unavailable},
+          Case{400, 10002, "resource limits exceeded for account", Fate::unavailable},
+          Case{400, 10120, "no JetStream default or applicable tiered limit present",
+               Fate::unavailable},
+          Case{503, 10077, "maximum messages exceeded", Fate::unavailable},
+          Case{503, 10077, "maximum bytes exceeded", Fate::unavailable},
+          Case{503, 10077, "write 1.blk: no space left on device", Fate::unavailable},
+          Case{503, 10077, "store is closed", Fate::unavailable},
+          Case{503, 10008, "JetStream system temporarily unavailable", Fate::unavailable},
+          Case{500, 10007, "JetStream cluster not assigned to this server", Fate::unavailable},
+          Case{500, 10009, "JetStream cluster can not handle request", Fate::unavailable},
+          Case{500, 10118, "stream is offline", Fate::unavailable},
+          Case{500, 10194, "stream is offline: unsupported", Fate::unavailable},
+          Case{404, 10059, "stream not found", Fate::unavailable},
+          Case{400, 10060, "expected stream does not match", Fate::unavailable},
+          Case{400, 10055, "stream mirror configuration can not be updated", Fate::unavailable},
+          Case{400, 10109, "invalid operation on sealed stream", Fate::unavailable},
+          Case{503, 10163, "expected last sequence per subject temporarily unavailable",
+               Fate::unavailable},
+          Case{503, 10035, "account not found", Fate::unavailable, Scope::destination},
+          Case{503, 10039, "JetStream not enabled for account", Fate::unavailable,
+               Scope::destination},
+          Case{503, 10076, "JetStream not enabled", Fate::unavailable, Scope::destination},
+          // Too much at a time.
+          Case{429, 10167, "too many requests", Fate::throttled},
+          Case{429, 10210, "atomic publish too many inflight", Fate::throttled},
+          Case{429, 10211, "batch publish too many inflight", Fate::throttled},
+          // Nobody knows.
+          Case{409, 10158, "duplicate message id is in process", Fate::failed},
+          // These are about the message.
+          Case{400, 10054, "message size exceeds maximum allowed", Fate::refused, none},
+          Case{503, 10077, "message size exceeds maximum allowed", Fate::refused, none},
+          Case{503, 10077, "maximum messages per subject exceeded", Fate::refused, none},
+          Case{400, 10097, "header size exceeds maximum allowed of 64k", Fate::refused, none},
+          Case{400, 10165, "invalid per-message TTL", Fate::refused, none},
+          Case{400, 10166, "per-message TTL is disabled", Fate::refused, none},
+          Case{400, 10071, "wrong last sequence: 3", Fate::refused, none}}) {
+        const EventOutcome outcome = of_error(one.code, one.error, one.text);
+        EXPECT_EQ(outcome.fate, one.fate) << one.error << ' ' << one.text;
+        EXPECT_EQ(outcome.scope, one.scope) << one.error << ' ' << one.text;
+    }
+}
+
 TEST(NatsVerdict, ErrorsHaveTheSmallestScope) {
     struct Case {
         int code, error;

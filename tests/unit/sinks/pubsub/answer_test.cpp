@@ -57,6 +57,54 @@ TEST(PubsubAnswer, GoesByTheCanonicalStatus) {
     }
 }
 
+// An answer about quotas, keys, billing, regions or rights is not the event's fault. The reasons are
+// those of the service's page of errors.
+TEST(PubsubAnswer, TellsAnOutageFromARefusal) {
+    const struct {
+        int http;
+        const char* status;
+        const char* message;
+        Fate fate;
+        Scope scope = Scope::destination;
+    } table[] = {
+        {429, "RESOURCE_EXHAUSTED",
+         "Quota exceeded for quota metric 'Regional publisher throughput, kB'", Fate::throttled},
+        {429, "RESOURCE_EXHAUSTED", "Ordering key throughput exceeded", Fate::throttled},
+        {503, "UNAVAILABLE", "The service was unable to fulfill your request. Please try again.",
+         Fate::throttled},
+        {400, "FAILED_PRECONDITION",
+         "Cloud Pub/Sub did not have the necessary permissions to access the KMS key, or it is "
+         "disabled",
+         Fate::unavailable, Scope::lane},
+        {400, "FAILED_PRECONDITION", "Billing is not enabled for the project", Fate::unavailable,
+         Scope::lane},
+        {400, "FAILED_PRECONDITION",
+         "The request was received in a region that the message storage policy does not allow",
+         Fate::unavailable, Scope::lane},
+        {403, "PERMISSION_DENIED", "User not authorized to perform this action.", Fate::unavailable,
+         Scope::lane},
+        {403, "PERMISSION_DENIED",
+         "Cloud Pub/Sub API has not been used in project p before or it is disabled.",
+         Fate::unavailable, Scope::lane},
+        {404, "NOT_FOUND", "Resource not found (resource=videos).", Fate::unavailable, Scope::lane},
+        {401, "UNAUTHENTICATED", "Request had invalid authentication credentials.",
+         Fate::unavailable},
+        // Nobody knows.
+        {500, "INTERNAL", "Internal error encountered.", Fate::failed},
+        {502, "BAD_GATEWAY", "A server in between", Fate::failed},
+        {504, "DEADLINE_EXCEEDED", "Deadline expired before operation could complete.",
+         Fate::failed},
+        // These are about the event.
+        {400, "INVALID_ARGUMENT", "The value for message_size is too large.", Fate::refused},
+        {400, "INVALID_ARGUMENT", "Message violates the schema: does not match", Fate::refused},
+    };
+    for (const auto& [http, status, message, fate, scope] : table) {
+        const Verdict found = verdict(answered(http, error_body(status, message)));
+        EXPECT_EQ(found.fate, fate) << status << ": " << message;
+        EXPECT_EQ(found.scope, scope) << status << ": " << message;
+    }
+}
+
 TEST(PubsubAnswer, GoesByTheStatusOfHttpWhenTheBodyDoesNotSay) {
     const struct {
         int http;

@@ -652,5 +652,26 @@ TEST_F(RedisSink, TheCheckSaysWhatIsWrong) {
     EXPECT_THAT(findings_text(check({"s"})), HasSubstr("request_timeout"));
 }
 
+// As a relay does. The address of a node may be one that only the cluster itself can reach.
+TEST_F(RedisSink, TheCheckFollowsACluster) {
+    create();
+    ScriptedRedis node;
+    node.on([](const Command& command) -> std::optional<Answer> {
+        if (command.front() == "XINFO")
+            return Answer{"*2\r\n$6\r\nlength\r\n:7\r\n", false, false};
+        return std::nullopt;
+    });
+    answer("XINFO", "-MOVED 1 127.0.0.1:" + node.port() + "\r\n", 1);
+    EXPECT_THAT(
+        findings_text(check({"s"})),
+        HasSubstr("stream \"s\" ok: it exists, with 7 entries; it is on 127.0.0.1:" + node.port()));
+    answer("XINFO", "-MOVED 1 redis.invalid:6379\r\n", 1);
+    EXPECT_THAT(findings_text(check({"s"})), HasSubstr("node redis.invalid:6379 BAD: "));
+    answer("XINFO", "-MOVED 1 :" + redis_.port() + "\r\n", 100);
+    EXPECT_THAT(findings_text(check({"s"})), HasSubstr("stream \"s\" BAD: too many redirects"));
+    answer("XINFO", "-ASK 1 127.0.0.1:1\r\n");
+    EXPECT_THAT(findings_text(check({"s"})), HasSubstr("stream \"s\" ok: it is moving"));
+}
+
 }  // namespace
 }  // namespace outbox
