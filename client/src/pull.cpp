@@ -11,6 +11,7 @@
 #include "backoff.hpp"
 #include "connection.hpp"
 #include "core/signals.hpp"
+#include "core/text_values.hpp"
 #include "event_row.hpp"
 #include "leases.hpp"
 #include "text.hpp"
@@ -339,6 +340,8 @@ void PullSource::Impl::close(milliseconds limit) noexcept {
 // ------------------------------------------------------------------------------------------------
 
 static ConnectionFactory connects_to(const std::string& conninfo) {
+    if (outbox::has_nul(conninfo))
+        throw std::invalid_argument("inbox::PullSource: the connection string has a zero byte");
     return [conninfo] { return PQconnectdb(conninfo.c_str()); };
 }
 
