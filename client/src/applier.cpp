@@ -36,10 +36,25 @@ static bool is_trouble(const StatementError& error) {
     return state == "53100" || state == "53300" || state == "58030" || state == "25006";
 }
 
+// The database cannot store the name of the consumer or of its source. Those of events are recorded without
+// such texts.
+static bool is_about_names(const StatementError& error) {
+    return error.sqlstate() == "22P05" || error.sqlstate() == "22021";
+}
+
 bool is_fatal(const StatementError& error) {
     const std::string& state = error.sqlstate();
     return error.whose() == Whose::own &&
-           (state == "3F000" || state == "42883" || state == "42501");
+           (state == "3F000" || state == "42883" || state == "42501" || is_about_names(error));
+}
+
+static const char* hint_of_fatal(const StatementError& error) {
+    return is_about_names(error)
+               ? "The names of the consumer, of its source and of streams or queues must have a "
+                 "form "
+                 "in the encoding of the database."
+               : "The database needs pg_inbox of the version of this library, and the role "
+                 "inbox.grant_consume().";
 }
 
 static Failure failure_of(const StatementError& error) {
@@ -183,10 +198,8 @@ void Applier::apply(std::span<Item> items) {
             shared_.log(Level::warning, std::string("the database is lost: ") + error.what());
         } catch (const StatementError& error) {
             if (is_fatal(error))
-                throw DatabaseError(error.sqlstate(), std::string(error.what()) +
-                                                          "\nHINT: The database needs pg_inbox of "
-                                                          "the version of this library, and the "
-                                                          "role inbox.grant_consume().");
+                throw DatabaseError(error.sqlstate(),
+                                    std::string(error.what()) + "\nHINT: " + hint_of_fatal(error));
             shared_.log(Level::warning, std::string("the database failed: ") + error.what() +
                                             " (SQLSTATE " + error.sqlstate() + ")");
         }
@@ -484,10 +497,21 @@ static Parameter number(std::optional<std::int64_t> value) {
     return value ? Parameter(std::to_string(*value)) : std::nullopt;
 }
 
+// Returns whether the database gets all texts of the event as they are.
+static bool has_clean_texts(const Event& event) {
+    const auto is_clean = [](const std::string& text) { return clean_utf8(text) == text; };
+    return is_clean(event.topic) && is_clean(event.aggregate_type) &&
+           is_clean(event.aggregate_id) && is_clean(event.type) && is_clean(event.ordering_key) &&
+           is_clean(event.content_type) &&
+           std::ranges::all_of(event.headers, [&](const auto& header) {
+               return is_clean(header.first) && is_clean(header.second);
+           });
+}
+
 // The parameters of inbox.fail_event(), which stores them when the event becomes a dead letter.
 static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& options,
                                                     const Delivery& delivery,
-                                                    const Failure& failure) {
+                                                    const Failure& failure, bool incomplete) {
     const Event& event = delivery.event;
     Parameter occurred_at = time_literal(event.occurred_at);
     if (!occurred_at)
@@ -516,18 +540,20 @@ static std::vector<Parameter> parameters_of_failure(const ConsumerOptions& optio
             options.max_attempts > 0 ? number(options.max_attempts) : std::nullopt,
             clean_utf8(failure.detail),
             clean_utf8(failure.hint),
-            clean_utf8(failure.context)};
+            clean_utf8(failure.context),
+            incomplete || !has_clean_texts(event) ? "true" : "false"};
 }
 
 static bool fail_event(Connection& connection, const ConsumerOptions& options,
-                       const Delivery& delivery, const Failure& failure) {
-    const Result dead = connection.run(Whose::own,
-                                       "SELECT inbox.fail_event($1, $2, $3::uuid, "
-                                       "$4::timestamptz, NULL::bigint, $5::bigint, $6::integer, "
-                                       "$7::uuid, $8, $9, $10, $11, $12, $13, $14::jsonb, "
-                                       "$15::bytea, $16, $17, $18::boolean, $19::integer, "
-                                       "$20, $21, $22)",
-                                       parameters_of_failure(options, delivery, failure));
+                       const Delivery& delivery, const Failure& failure, bool incomplete = false) {
+    const Result dead =
+        connection.run(Whose::own,
+                       "SELECT inbox.fail_event($1, $2, $3::uuid, "
+                       "$4::timestamptz, NULL::bigint, $5::bigint, $6::integer, "
+                       "$7::uuid, $8, $9, $10, $11, $12, $13, $14::jsonb, "
+                       "$15::bytea, $16, $17, $18::boolean, $19::integer, "
+                       "$20, $21, $22, $23::boolean)",
+                       parameters_of_failure(options, delivery, failure, incomplete));
     return dead.text(0, 0) == "t";
 }
 
@@ -544,7 +570,9 @@ static Delivery without_content(const Delivery& delivery) {
     Delivery bare;
     bare.source = in_ascii(delivery.source);
     bare.event.id = delivery.event.id;
-    bare.event.ordering_key = in_ascii(delivery.event.ordering_key);
+    // An altered key could be that of other events.
+    if (const std::string& key = delivery.event.ordering_key; key == in_ascii(key))
+        bare.event.ordering_key = key;
     return bare;
 }
 
@@ -568,7 +596,8 @@ bool Applier::record_failure(const Item& item) {
             .detail =
                 in_ascii(std::string("The event is not kept, because the database refuses it: ") +
                          error.what())};
-        return fail_event(connection(), shared_.options, without_content(item.delivery), failure);
+        return fail_event(connection(), shared_.options, without_content(item.delivery), failure,
+                          true);
     }
 }
 

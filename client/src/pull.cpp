@@ -12,6 +12,7 @@
 #include "backoff.hpp"
 #include "connection.hpp"
 #include "core/signals.hpp"
+#include "core/text_values.hpp"
 #include "event_row.hpp"
 #include "leases.hpp"
 #include "text.hpp"
@@ -344,6 +345,8 @@ void PullSource::Impl::close(milliseconds limit) noexcept {
 // libpq cannot be interrupted while it connects. What the connection string or the environment says
 // counts instead of our limit.
 static ConnectionFactory connects_to(const std::string& conninfo) {
+    if (outbox::has_nul(conninfo))
+        throw std::invalid_argument("inbox::PullSource: the connection string has a zero byte");
     return [conninfo] {
         const char* const names[] = {"connect_timeout", "dbname", nullptr};
         const char* const values[] = {"10", conninfo.c_str(), nullptr};

@@ -26,6 +26,7 @@
 #include "core/metered_socket.hpp"
 #include "core/session_mode.hpp"
 #include "core/text.hpp"
+#include "core/text_values.hpp"
 
 namespace outbox {
 
@@ -153,8 +154,6 @@ inline PGresult* last_result(LibpqConnection& from, AnswerLimits limits, std::st
 // Connecting
 // -------------------------------------------------------------------------------------------------
 
-using LibpqParameters = std::vector<std::pair<std::string, std::string>>;
-
 inline std::string libpq_value(const PQconninfoOption* options, std::string_view name) {
     for (; options != nullptr && options->keyword != nullptr; options++)
         if (options->keyword == name && options->val != nullptr)
@@ -168,15 +167,16 @@ inline std::string rotated(const std::string& list) {
     return comma == std::string::npos ? list : list.substr(comma + 1) + ',' + list.substr(0, comma);
 }
 
-inline PGconn* start_libpq(const LibpqParameters& parameters, bool expand_dbname) {
-    std::vector<const char*> names, values;
-    for (const auto& [name, value] : parameters) {
-        names.push_back(name.c_str());
-        values.push_back(value.c_str());
-    }
-    names.push_back(nullptr);
-    values.push_back(nullptr);
-    PGconn* connection = PQconnectStartParams(names.data(), values.data(), expand_dbname ? 1 : 0);
+// Returns nullptr with a failure.
+inline PGconn* start_libpq(const LibpqParameters& parameters, bool expand_dbname,
+                           std::string& failure) {
+    const std::optional<ConnectionTexts> texts = connection_texts(parameters, failure);
+    if (!texts)
+        return nullptr;
+    PGconn* connection =
+        PQconnectStartParams(texts->names.data(), texts->values.data(), expand_dbname ? 1 : 0);
+    if (connection == nullptr)
+        failure = "out of memory";
     // By default libpq writes notices to stderr, as they come.
     if (connection != nullptr)
         PQsetNoticeReceiver(
@@ -283,12 +283,10 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
                                      const SessionRule& rule) {
     LibpqConnection connected;
     for (std::size_t hosts = 1, tried = 0; tried < hosts; tried++) {
-        connected.connection = start_libpq(parameters, expand_dbname);
+        connected.connection = start_libpq(parameters, expand_dbname, connected.failure);
         PGconn* const connection = connected.connection;
-        if (connection == nullptr) {
-            connected.failure = "out of memory";
+        if (connection == nullptr)
             return connected;
-        }
         const std::unique_ptr<PQconninfoOption, void (*)(PQconninfoOption*)> options(
             PQconninfo(connection), PQconninfoFree);
         const auto seconds_given = parse_integer(libpq_value(options.get(), "connect_timeout"));

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace outbox {
@@ -30,6 +31,32 @@ inline std::optional<std::vector<const char*>> text_values(
         values.push_back(text ? text->c_str() : nullptr);
     }
     return values;
+}
+
+using LibpqParameters = std::vector<std::pair<std::string, std::string>>;
+
+// Names and values of parameters of a connection, as PQconnectStartParams() takes them. They point into the
+// parameters.
+struct ConnectionTexts {
+    std::vector<const char*> names, values;
+};
+
+// Returns std::nullopt and says why if a parameter has a NUL byte: a part of a password or of a name must not
+// be taken for all of it.
+inline std::optional<ConnectionTexts> connection_texts(const LibpqParameters& parameters,
+                                                       std::string& failure) {
+    ConnectionTexts texts;
+    for (const auto& [name, value] : parameters) {
+        if (has_nul(name) || has_nul(value)) {
+            failure = "connection parameter \"" + std::string(name.c_str()) + "\" has a zero byte";
+            return std::nullopt;
+        }
+        texts.names.push_back(name.c_str());
+        texts.values.push_back(value.c_str());
+    }
+    texts.names.push_back(nullptr);
+    texts.values.push_back(nullptr);
+    return texts;
 }
 
 }  // namespace outbox

@@ -6,6 +6,7 @@
 
 #include "core/small_file.hpp"
 #include "core/text.hpp"
+#include "core/text_values.hpp"
 #include "relay/configure/settings.hpp"
 #include "relay/configure/sources.hpp"
 #include "sinks/registry.hpp"
@@ -47,6 +48,7 @@ class Reader {
     CredentialScope read_scope(const toml::table& table);
 
     std::optional<std::string> text_of(const std::string& key, const toml::node& node);
+    std::optional<std::string> any_text_of(const std::string& key, const toml::node& node);
     std::optional<std::string> text_elsewhere(const std::string& key, const toml::table& table);
     std::optional<std::string> text_of_list(const std::string& key, const toml::array& list);
     std::optional<std::string> text_of_variable(const std::string& key, const toml::node& node,
@@ -124,7 +126,8 @@ std::optional<std::string> Reader::text_elsewhere(const std::string& key,
     const toml::node* variable = table.get("env");
     const toml::node* file = table.get("file");
     const toml::node* place = variable != nullptr ? variable : file;
-    if (place == nullptr || table.size() != 1 || !place->is_string())
+    if (place == nullptr || table.size() != 1 || !place->is_string() ||
+        has_nul(place->ref<std::string>()))
         return wrong(table.source(), "invalid value for " + in_quotes(key), "", forms);
     const std::string name = place->ref<std::string>();
     return variable != nullptr ? text_of_variable(key, *place, name)
@@ -143,7 +146,7 @@ std::optional<std::string> Reader::text_of_list(const std::string& key, const to
     return text;
 }
 
-std::optional<std::string> Reader::text_of(const std::string& key, const toml::node& node) {
+std::optional<std::string> Reader::any_text_of(const std::string& key, const toml::node& node) {
     if (const auto* text = node.as_string())
         return text->get();
     if (const auto* number = node.as_integer())
@@ -155,6 +158,14 @@ std::optional<std::string> Reader::text_of(const std::string& key, const toml::n
     if (const auto* list = node.as_array(); list != nullptr && is_list(key))
         return text_of_list(key, *list);
     return wrong(node.source(), "invalid value for " + in_quotes(key), "", forms);
+}
+
+// Most values become C strings, which would end at a zero byte.
+std::optional<std::string> Reader::text_of(const std::string& key, const toml::node& node) {
+    std::optional<std::string> text = any_text_of(key, node);
+    if (text && has_nul(*text))
+        return wrong(node.source(), "value for " + in_quotes(key) + " has a zero byte");
+    return text;
 }
 
 // -------------------------------------------------------------------------------------------------

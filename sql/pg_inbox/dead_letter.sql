@@ -24,6 +24,7 @@ SELECT c.name AS consumer,
        d.content_type,
        d.headers,
        d.payload,
+       d.incomplete,
        inbox.payload_text(d.content_type, d.payload) AS payload_text,
        inbox.payload_jsonb(d.content_type, d.payload) AS payload_jsonb
   FROM inbox.dead_message AS d
@@ -32,6 +33,7 @@ SELECT c.name AS consumer,
 COMMENT ON VIEW inbox.dead_letter IS
     'dead letters of the consumers of the current role, or for operators of all; see inbox.redrive(), inbox.discard()';
 COMMENT ON COLUMN inbox.dead_letter.blocks IS 'true if later messages of its key wait for a decision';
+COMMENT ON COLUMN inbox.dead_letter.incomplete IS 'true if parts of the event could not be kept, so that inbox.redrive() leaves it';
 COMMENT ON COLUMN inbox.dead_letter.context IS 'what the handler did when the last error was raised, the innermost call first';
 COMMENT ON COLUMN inbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
 COMMENT ON COLUMN inbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
@@ -55,7 +57,8 @@ BEGIN
 END $$;
 
 -- Processes dead letters again, with all their attempts, in front of later messages. Without
--- event_ids it takes all dead letters of the consumer. Returns their number.
+-- event_ids it takes all dead letters of the consumer, but for incomplete ones. Returns their number.
+-- Errors: 55000 one of event_ids is incomplete.
 CREATE FUNCTION inbox.redrive(
     consumer  text,
     event_ids uuid[]       DEFAULT NULL,
@@ -67,10 +70,20 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     known_id CONSTANT integer := inbox_internal.take_control(consumer);
-    ids    uuid[];
+    ids        uuid[];
+    incomplete uuid;
 BEGIN
+    -- What is kept of it is not the event: a handler must not take it for that.
+    SELECT d.event_id INTO incomplete FROM inbox.dead_message AS d
+     WHERE d.consumer_id = known_id AND d.event_id = ANY (event_ids) AND d.incomplete LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'event % cannot be processed again', incomplete
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = 'The database could not keep all parts of it.',
+                  HINT = 'Give it up with inbox.discard(), and have its sender send it as a new event.';
+    END IF;
     ids := ARRAY(SELECT d.event_id FROM inbox.dead_message AS d
-                  WHERE d.consumer_id = known_id AND (event_ids IS NULL OR d.event_id = ANY (event_ids))
+                  WHERE d.consumer_id = known_id AND (event_ids IS NULL OR d.event_id = ANY (event_ids)) AND NOT d.incomplete
                     FOR UPDATE);
     -- A duplicate that has arrived since would keep the message from its place.
     DELETE FROM inbox.message AS m WHERE m.consumer_id = known_id AND m.event_id = ANY (ids);

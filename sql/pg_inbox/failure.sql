@@ -50,7 +50,8 @@ CREATE FUNCTION inbox_internal.count_failure(
     max_attempts integer,
     detail       text DEFAULT NULL,
     hint         text DEFAULT NULL,
-    context      text DEFAULT NULL)
+    context      text DEFAULT NULL,
+    incomplete   boolean DEFAULT false)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -98,7 +99,7 @@ BEGIN
     event.seq := coalesce(event.seq, nextval('inbox.message_seq_seq'));
     INSERT INTO inbox.dead_message
         SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.first_failed_at, clock_timestamp(),
-               failure.detail, failure.hint, failure.context;
+               failure.detail, failure.hint, failure.context, coalesce(incomplete, false);
     PERFORM inbox_internal.log_failure(
         format('event %s of consumer "%s" is a dead letter, after %s failed attempts', failure.event_id, policy.name,
                failure.attempts),
@@ -129,12 +130,13 @@ DECLARE
     problem CONSTANT text := inbox_internal.problem_of(
         message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
         message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
+    key     CONSTANT text := message.ordering_key;
 BEGIN
     PERFORM FROM inbox.message AS m
       WHERE m.consumer_id = message.consumer_id AND m.event_id = message.event_id FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-        message.ordering_key := left(message.ordering_key, 200);
-        PERFORM inbox_internal.count_failure(message, problem, '54000', true, NULL);
+        message.ordering_key := inbox_internal.cut(key, 1024);
+        PERFORM inbox_internal.count_failure(message, problem, '54000', true, NULL, incomplete => message.ordering_key <> key);
     END IF;
     RETURN FOUND;
 END $$;
@@ -177,7 +179,8 @@ END $$;
 -- Counts a failed attempt of a client that handles events at once, after it has rolled back;
 -- returns true if the event was given up. False means that the event must not be acknowledged, so
 -- that it comes again. True means that it is a dead letter: it is stored here and can be
--- acknowledged. If max_attempts is NULL, the policy of the consumer has the limit.
+-- acknowledged. If max_attempts is NULL, the policy of the consumer has the limit. `incomplete` says
+-- that the event is given without parts that the database cannot keep.
 CREATE FUNCTION inbox.fail_event(
     consumer        text,
     source          text,
@@ -202,6 +205,7 @@ CREATE FUNCTION inbox.fail_event(
     detail          text    DEFAULT NULL,
     hint            text    DEFAULT NULL,
     context         text    DEFAULT NULL,
+    incomplete      boolean DEFAULT false,
     caller          inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -239,10 +243,11 @@ BEGIN
                           event.event_type, event.ordering_key, event.content_type, event.headers, event.payload);
     IF problem IS NOT NULL THEN
         event := inbox_internal.within_limits(event);
+        incomplete := true;
         detail := concat_ws(E'\n', nullif(detail, ''), format('The event is not kept as it was: %s.', problem));
     END IF;
     PERFORM inbox_internal.note_change(event.consumer_id, 0, 1);
-    RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts, detail, hint, context);
+    RETURN inbox_internal.count_failure(event, error, sqlstate, permanent, max_attempts, detail, hint, context, incomplete);
 END $$;
 
 -- Ends the failures of events that are applied now. A client that handles events at once calls it

@@ -151,11 +151,13 @@ CREATE TABLE inbox.dead_message (
     detail          text,
     hint            text,
     context         text,
+    incomplete      boolean     NOT NULL DEFAULT false,
     PRIMARY KEY (consumer_id, event_id)
 );
 CREATE INDEX dead_message_key ON inbox.dead_message (consumer_id, ordering_key);
 COMMENT ON TABLE inbox.dead_message IS 'events that were given up and wait for a decision';
 COMMENT ON COLUMN inbox.dead_message.seq IS 'order of arrival, which inbox.redrive() restores';
+COMMENT ON COLUMN inbox.dead_message.incomplete IS 'true if parts of the event could not be kept, so that it is not processed again';
 COMMENT ON INDEX inbox.dead_message_key IS 'finds the keys that a dead letter blocks';
 
 CREATE VIEW inbox.obstacle AS

@@ -416,6 +416,23 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox_internal.drop_unwanted(name, bigint[]) IS 'gives up what an endpoint does not want any more';
 
+-- Refuses those of some events that are unreadable: see readable.sql. Returns true if there were any.
+CREATE FUNCTION outbox_internal.refuse_unreadable(endpoint name, xids xid8[], positions bigint[])
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bad CONSTANT record := outbox_internal.unreadable_events(endpoint, xids, positions);
+BEGIN
+    IF bad.positions IS NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM outbox_internal.refuse_copies(endpoint, bad.xids, bad.positions, bad.errors, bad.permanent);
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION outbox_internal.refuse_unreadable(name, xid8[], bigint[]) IS 'refuses unreadable events of an endpoint';
+
 -- Chooses the next events of an endpoint that is behind: those at `positions` of outbox.delivery,
 -- or those of `batch`. If there are none, `caught_up` or `due_in` says why. Events are read on from
 -- the log until `deadline`, but at least once: the lock of the destination is held meanwhile.
@@ -443,7 +460,9 @@ BEGIN
     was_read := false;
     LOOP
         positions := outbox_internal.due_events(endpoint, true, max_events, max_bytes);
-        EXIT WHEN positions IS NULL OR NOT outbox_internal.drop_unwanted(endpoint, positions);
+        EXIT WHEN positions IS NULL
+               OR NOT outbox_internal.drop_unwanted(endpoint, positions)
+                  AND NOT outbox_internal.refuse_unreadable(endpoint, NULL, positions);
         IF clock_timestamp() >= deadline THEN
             positions := NULL;
             due_in := 0;
@@ -468,7 +487,7 @@ BEGIN
             EXIT;
         END IF;
         batch := outbox_internal.drop_unwanted(batch);
-        IF batch.taken = 0 THEN
+        IF batch.taken = 0 OR outbox_internal.refuse_unreadable(endpoint, batch.xids, batch.positions) THEN
             PERFORM outbox_internal.end_lease(batch, false);
             IF clock_timestamp() >= deadline THEN
                 batch := NULL;

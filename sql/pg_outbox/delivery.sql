@@ -270,6 +270,39 @@ BEGIN
     END IF;
 END $$;
 
+-- Returns those of some events that have no form in UTF-8, as fail_events() takes them. `xids` is NULL
+-- for events in outbox.delivery.
+CREATE FUNCTION outbox_internal.unreadable_events(
+    destination     name,
+    INOUT xids      xid8[],
+    INOUT positions bigint[],
+    OUT errors      text[],
+    OUT permanent   boolean[])
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF getdatabaseencoding() = 'UTF8' THEN
+        positions := NULL;
+        RETURN;
+    END IF;
+    SELECT array_agg(e.xid), array_agg(e.position), array_agg(e.fault), array_agg(true) INTO xids, positions, errors, permanent
+      FROM unnest($2, $3) AS u(xid, place)
+     CROSS JOIN LATERAL (
+        SELECT f.xid, f.position, outbox_internal.fault_of(f.topic, f.aggregate_type, f.aggregate_id, f.event_type, f.ordering_key,
+                                                           f.content_type, f.headers) AS fault
+          FROM (SELECT d.xid, d.position, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
+                       d.content_type, d.headers
+                  FROM outbox.delivery AS d WHERE d.destination = $1 AND d.position = u.place
+                UNION ALL
+                SELECT l.xid, l.position, l.topic, l.aggregate_type, l.aggregate_id, l.event_type, l.ordering_key,
+                       l.content_type, l.headers
+                  FROM outbox.event AS l WHERE l.xid = u.xid AND l.position = u.place
+                 LIMIT 1) AS f) AS e
+     WHERE e.fault IS NOT NULL;
+END $$;
+
 -- Puts these events behind others of their keys.
 CREATE FUNCTION outbox_internal.park_events(destination name, xids xid8[], positions bigint[])
 RETURNS void

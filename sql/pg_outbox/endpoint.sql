@@ -171,6 +171,10 @@ BEGIN
         PERFORM outbox_internal.check_has_endpoints(NEW.server);
     END IF;
     PERFORM outbox_internal.check_topics(NEW.topics);
+    -- A relay could not read the row, nor those beside it.
+    IF NOT outbox_internal.is_readable(concat_ws(E'\n', NEW.name, NEW.url, NEW.topics, NEW.secret_name, NEW.tenant)) THEN
+        RAISE EXCEPTION 'a text of an endpoint has no form in UTF-8' USING ERRCODE = 'untranslatable_character';
+    END IF;
     NEW.changed_by := pg_current_xact_id();
     RETURN NEW;
 END $$;

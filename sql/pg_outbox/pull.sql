@@ -516,6 +516,42 @@ BEGIN
     RETURN outbox_internal.take_out_of(batch, held.positions);
 END $$;
 
+-- Makes events dead letters that no fetcher could receive. The cursor is locked.
+CREATE FUNCTION outbox_internal.refuse_events(
+    destination name, xids xid8[], positions bigint[], errors text[], permanent boolean[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.fail_events(destination, xids, positions, errors, permanent);
+    PERFORM outbox_internal.count_trouble(destination, 0, cardinality(positions));
+    PERFORM outbox_internal.promote(destination, ARRAY(
+        SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
+         WHERE d.destination = refuse_events.destination AND d.position = ANY (refuse_events.positions)));
+END $$;
+COMMENT ON FUNCTION outbox_internal.refuse_events(name, xid8[], bigint[], text[], boolean[]) IS 'makes events dead letters that no fetcher could receive';
+
+-- Takes unreadable events out of a batch: see readable.sql.
+CREATE FUNCTION outbox_internal.refuse_unreadable(batch outbox.batch)
+RETURNS outbox.batch
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    bad CONSTANT record := outbox_internal.unreadable_events(
+        batch.destination, batch.xids[:batch.taken], batch.positions[:batch.taken]);
+BEGIN
+    IF bad.positions IS NULL THEN
+        RETURN batch;
+    END IF;
+    PERFORM outbox_internal.lock_cursor(batch.destination);
+    PERFORM outbox_internal.refuse_events(batch.destination, bad.xids, bad.positions, bad.errors, bad.permanent);
+    PERFORM outbox_internal.count_trouble(batch.destination, -cardinality(bad.positions), 0);
+    RETURN outbox_internal.take_out_of(batch, bad.positions);
+END $$;
+COMMENT ON FUNCTION outbox_internal.refuse_unreadable(outbox.batch) IS 'takes unreadable events out of a batch';
+
 -- Takes due events in trouble under a token.
 CREATE FUNCTION outbox_internal.claim_retries(
     destination name, token uuid, locked_until timestamptz, max_events integer, caller name)
@@ -527,6 +563,7 @@ AS $$
 DECLARE
     now     timestamptz;
     claimed bigint[];
+    bad     record;
 BEGIN
     PERFORM outbox_internal.bound_retries(destination);
     now := clock_timestamp();
@@ -542,10 +579,16 @@ BEGIN
      WHERE b.ctid = ANY (ARRAY(SELECT o.ctid FROM outbox.batch AS o
                                 WHERE o.destination = $1 AND o.lane = -1 AND o.locked_until < now
                                   FOR UPDATE SKIP LOCKED));
-    claimed := ARRAY(SELECT d.position FROM outbox_internal.claim_due($1, $2, $3, max_events, 4194304) AS d);
-    IF cardinality(claimed) = 0 THEN
-        RETURN;
-    END IF;
+    LOOP
+        claimed := ARRAY(SELECT d.position FROM outbox_internal.claim_due($1, $2, $3, max_events, 4194304) AS d);
+        IF cardinality(claimed) = 0 THEN
+            RETURN;
+        END IF;
+        bad := outbox_internal.unreadable_events(destination, NULL, claimed);
+        EXIT WHEN bad.positions IS NULL;
+        PERFORM outbox_internal.unlock_events(destination, token, claimed); -- a dead letter may hold their keys
+        PERFORM outbox_internal.refuse_events(destination, bad.xids, bad.positions, bad.errors, bad.permanent);
+    END LOOP;
     UPDATE outbox.cursor AS c SET next_batch = coalesce(c.next_batch, 1) + 1 WHERE c.destination = $1;
     INSERT INTO outbox.batch
         (destination, lane, number, xids, positions, retries, token, locked_until, fetched_at, fetched_by)
@@ -666,7 +709,7 @@ BEGIN
             held := '{}';
             CONTINUE;
         END IF;
-        batch := outbox_internal.park_held(batch);
+        batch := outbox_internal.park_held(outbox_internal.refuse_unreadable(batch));
         EXIT WHEN batch.taken > 0;
         PERFORM outbox_internal.end_lease(batch, false);
         held := held || batch.lane;

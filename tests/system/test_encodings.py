@@ -13,7 +13,10 @@ import pytest
 from cluster import Cluster
 from conftest import NewDatabase
 from database import Database
+from receiver import Receiver, answer, path
+from test_endpoints import add, add_hooks, wait_until_behind
 from test_inbox import Reader
+from test_world_shapes import COLUMNS, Shape, change_and_compare, projection, table
 from waiting import wait_until
 
 
@@ -98,6 +101,36 @@ def test_texts_arrive(sender: Database, reader: Reader, encoding: Encoding) -> N
     assert rows == [(encoding.text, {"name": encoding.text}, {"name": encoding.text})]
 
 
+CAPTURED = {
+    "row": ("", "true", 2),
+    "condition": ("condition => $$title NOT LIKE '%9' AND shown$$", "title NOT LIKE '%9' AND shown", 2),
+    "version column": ("version => 'version'", "true", 1),
+}
+
+
+@in_each_encoding
+@pytest.mark.parametrize("kind", CAPTURED)
+def test_events_of_a_captured_table_tell_what_it_has(sender: Database, encoding: Encoding, kind: str) -> None:
+    capture, condition, sessions = CAPTURED[kind]
+    columns = f'{COLUMNS.replace("title text", f"title text DEFAULT {encoding.text!r}")}, "{encoding.text}" text DEFAULT {encoding.text!r}'
+    sender.execute(f"ALTER DATABASE {sender.name} SET outbox.on_stale_version = 'error'")
+    change_and_compare(
+        sender, Shape(f"CREATE TABLE item ({columns}, PRIMARY KEY (id))", capture, condition=condition, sessions=sessions), encoding.text
+    )  # fmt: skip
+
+
+@with_unreadable_bytes
+def test_a_captured_table_refuses_what_events_cannot_have(sender: Database, encoding: Encoding) -> None:
+    shape = Shape("CREATE TABLE item (id text PRIMARY KEY, title text)")
+    sender.execute(shape.ddl)
+    sender.execute("SELECT outbox.capture('item')")
+    sender.execute("INSERT INTO item VALUES ('a', 'kept')")
+    for change in ("INSERT INTO item VALUES ('b', {})", "INSERT INTO item VALUES ({})", "UPDATE item SET title = {}"):
+        with pytest.raises((psycopg.errors.UntranslatableCharacter, psycopg.errors.CharacterNotInRepertoire)):
+            sender.execute(change.format(f"E'{encoding.unreadable}'"))
+    assert projection(sender, shape.key) == table(sender, shape) == {("a",): {"id": "a", "title": "kept"}}
+
+
 NO_UTF8 = "a name or a header of the event has no form in UTF-8"
 
 
@@ -107,18 +140,25 @@ def enqueue_unreadable(sender: Database, encoding: Encoding, column: str, *ids: 
     with sender.connect() as connection, connection.transaction():
         for id in ids:
             connection.execute(enqueue({"aggregate_id": f"'{id}'"}))  # type: ignore[arg-type]
-        connection.execute(f"UPDATE outbox.event SET {column} = {given(column, encoding.unreadable)[column]}")  # type: ignore[arg-type]
+        connection.execute(
+            f"UPDATE outbox.event SET {column} = {given(column, encoding.unreadable)[column]} WHERE xid = pg_current_xact_id()"
+        )  # type: ignore[arg-type]
 
 
-def wait_dead(sender: Database, count: int, since: str = "-infinity") -> list[str]:
-    """Returns the errors of the dead letters, when there are so many that have failed since then."""
-    rows = wait_until(
-        lambda: sender.execute(
-            "SELECT last_error FROM outbox.delivery WHERE state = 'DEAD' AND last_failed_at > %s ORDER BY position", (since,)
-        ),
-        lambda rows: len(rows) == count, what=f"{count} dead letters",
-    )  # fmt: skip
+def dead(sender: Database, destination: str = "d", since: str = "-infinity") -> list[str]:
+    """Returns the errors of the dead letters that have failed since then."""
+    rows = sender.execute(
+        "SELECT last_error FROM outbox.delivery WHERE destination = %s AND state = 'DEAD' AND last_failed_at > %s "
+        "ORDER BY position",
+        (destination, since),
+    )
     return [error for (error,) in rows]
+
+
+def wait_dead(sender: Database, count: int, destination: str = "d", since: str = "-infinity") -> list[str]:
+    return wait_until(
+        lambda: dead(sender, destination, since), lambda errors: len(errors) == count, what=f"{count} dead letters"
+    )
 
 
 @with_unreadable_bytes
@@ -131,9 +171,90 @@ def test_rows_that_cannot_be_read_are_dead_letters(sender: Database, encoding: E
     sender.wait_published(1)
     redriven = sender.value("SELECT clock_timestamp()::text")
     sender.execute("SELECT outbox.redrive('d')")
-    assert wait_dead(sender, 2, redriven) == [NO_UTF8] * 2
+    assert wait_dead(sender, 2, since=redriven) == [NO_UTF8] * 2
     sender.execute(enqueue({"aggregate_id": "'later'"}))
     sender.wait_published(2)
+
+
+def fetch(sender: Database) -> list[str]:
+    """Returns what a client that needs UTF-8 gets, and settles it."""
+    rows = sender.execute("SELECT token, aggregate_id FROM outbox.fetch('d')")
+    for token in {token for token, _ in rows}:
+        sender.execute("SELECT outbox.ack(%s)", (token,))
+    return [id for _, id in rows]
+
+
+@with_unreadable_bytes
+@pytest.mark.parametrize("column", ["aggregate_id", "ordering_key", "headers"])
+def test_a_fetcher_gets_the_rows_that_it_can_read(sender: Database, encoding: Encoding, column: str) -> None:
+    sender.add_destination("d", "pull:")
+    enqueue_unreadable(sender, encoding, column, "bad", "worse")
+    sender.execute(enqueue({"aggregate_id": "'good'"}))
+    assert fetch(sender) == ["good"]
+    assert dead(sender) == [NO_UTF8] * 2
+    assert sender.execute("SELECT published, failures FROM outbox.cursor") == [(1, 2)]
+    redriven = sender.value("SELECT clock_timestamp()::text")
+    sender.execute("SELECT outbox.redrive('d')")
+    sender.execute(enqueue({"aggregate_id": "'later'"}))
+    assert fetch(sender) == ["later"]
+    assert dead(sender, since=redriven) == [NO_UTF8] * 2
+    assert fetch(sender) == []
+
+
+@with_unreadable_bytes
+def test_a_row_that_no_fetcher_can_read_holds_its_key(sender: Database, encoding: Encoding) -> None:
+    sender.add_destination("d", "pull:", on_dead_letter="block")
+    enqueue_unreadable(sender, encoding, "headers", "bad")
+    sender.execute(enqueue({"aggregate_id": "'behind'"}))
+    sender.execute(enqueue({"aggregate_id": "'beside'", "ordering_key": "'l'"}))
+    assert fetch(sender) == ["beside"]
+    sender.execute("SELECT outbox.redrive('d')")
+    assert fetch(sender) == []
+    sender.execute("SELECT outbox.discard('d', ARRAY(SELECT event_id FROM outbox.dead_letter), why => 'a test')")
+    assert fetch(sender) == ["behind"]
+
+
+@with_unreadable_bytes
+@pytest.mark.parametrize("column", ["aggregate_id", "ordering_key", "headers"])
+def test_an_endpoint_that_is_behind_gets_the_rows_that_can_be_read(
+    sender: Database, receiver: Receiver, http: None, encoding: Encoding, column: str
+) -> None:
+    receiver.on(path("/a"), answer(503))
+    add_hooks(sender)
+    add(sender, "a", receiver.url("/a"))
+    sender.execute(enqueue({"aggregate_id": "'first'"}))
+    wait_until_behind(sender, "a")
+    enqueue_unreadable(sender, encoding, column, "bad", "worse")
+    sender.execute(enqueue({"aggregate_id": "'good'"}))
+    receiver.forget_rules()
+
+    def arrived() -> list[str]:
+        """Without duplicates: the destination takes up again what was behind the dead letters."""
+        subjects = [event.subject for event in receiver.events() if event.request.status == 204]
+        return list(dict.fromkeys(subjects))
+
+    wait_until(arrived, lambda subjects: "good" in subjects, what="what can be read")
+    assert wait_dead(sender, 2, "hooks/a") == [NO_UTF8] * 2
+    assert arrived() == ["first", "good"]
+    redriven = sender.value("SELECT clock_timestamp()::text")
+    sender.execute("SELECT outbox.redrive('hooks/a')")
+    assert wait_dead(sender, 2, "hooks/a", since=redriven) == [NO_UTF8] * 2
+    sender.execute(enqueue({"aggregate_id": "'later'"}))
+    wait_until(arrived, lambda subjects: subjects == ["first", "good", "later"], what="the next event")
+
+
+@with_unreadable_bytes
+@pytest.mark.parametrize("column", ["name", "url", "topics", "secret_name", "tenant"])
+def test_an_endpoint_that_relays_cannot_read_is_refused(
+    sender: Database, http: None, encoding: Encoding, column: str
+) -> None:
+    add_hooks(sender)
+    row = {"name": "'a'", "url": "'https://receiver.test/'", "topics": "'t'", "secret_name": "'s'", "tenant": "'t'"}
+    row[column] = row[column].removesuffix("'") + f"' || E'{encoding.unreadable}'"
+    with pytest.raises(psycopg.errors.UntranslatableCharacter, match="a text of an endpoint has no form in UTF-8"):
+        sender.execute(
+            f"INSERT INTO outbox.endpoint (server, {', '.join(row)}) VALUES ('hooks', {', '.join(row.values())})"
+        )
 
 
 @with_unreadable_bytes

@@ -209,7 +209,7 @@ USERS = {
     "function inbox.event_status(uuid,inbox_internal.caller)": "reader, consumer, inbox operator, inbox monitor",
     "function inbox.extend(uuid,interval,inbox_internal.caller)": "consumer",
     "function inbox.fail(uuid,uuid,text,text,boolean,text,text,text,inbox_internal.caller)": "consumer",
-    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,text,text,text,inbox_internal.caller)": "consumer",
+    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,text,text,text,boolean,inbox_internal.caller)": "consumer",
     "function inbox.forget(text,timestamp with time zone,text,inbox_internal.caller)": "inbox operator",
     "function inbox.give_consumer(text,regrole,text,inbox_internal.caller)": "inbox operator",
     "function inbox.grant_consume(regrole)": NOBODY,

@@ -135,13 +135,13 @@ def table(database: Database, shape: Shape) -> dict[tuple, dict[str, Any]]:
     return {tuple(row[column] for column in shape.key): row for (row,) in rows}
 
 
-def change_at_random(connection: psycopg.Connection, dice: random.Random) -> None:
+def change_at_random(connection: psycopg.Connection, dice: random.Random, text: str) -> None:
     for _ in range(dice.randint(1, 4)):
         statement = dice.choice(list(STATEMENTS.values()))
         values = {
             "id": dice.randrange(KEYS),
             "part": dice.randrange(8),
-            "title": str(dice.random()),
+            "title": f"{text}{dice.random()}",
             "flag": dice.random() < 0.7,
         }
         if statement.startswith("DO"):
@@ -155,12 +155,10 @@ def change_at_random(connection: psycopg.Connection, dice: random.Random) -> Non
         connection.commit()
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_events_tell_what_the_table_has(new_database: NewDatabase, name: str) -> None:
-    shape = SHAPES[name]
+def change_and_compare(database: Database, shape: Shape, text: str = "") -> None:
+    """Titles begin with the text."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    database = new_database({"outbox.on_stale_version": "error"})
     database.execute("CREATE SEQUENCE versions INCREMENT BY 2")
     database.execute(shape.ddl)
     if "search_path" in shape.ddl:
@@ -171,11 +169,11 @@ def test_events_tell_what_the_table_has(new_database: NewDatabase, name: str) ->
     def work(session: int) -> None:
         dice = random.Random(seed + session)
         with database.connect() as connection:
-            connection.execute("SET deadlock_timeout = '10ms'")
+            connection.execute("SET deadlock_timeout = '10ms'; SET client_encoding = 'UTF8'")
             connection.autocommit = False
             for _ in range(300 // shape.sessions):
                 try:
-                    change_at_random(connection, dice)
+                    change_at_random(connection, dice, text)
                 except REFUSED:
                     connection.rollback()
 
@@ -183,6 +181,11 @@ def test_events_tell_what_the_table_has(new_database: NewDatabase, name: str) ->
     has = table(database, shape)
     assert has, f"nothing is left to compare: seed {seed}"
     assert projection(database, shape.key) == has, f"seed {seed}"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_events_tell_what_the_table_has(new_database: NewDatabase, name: str) -> None:
+    change_and_compare(new_database({"outbox.on_stale_version": "error"}), SHAPES[name])
 
 
 # -------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ std::optional<std::string> MqttMessage::assign(const Event& event) {
                "\" cannot be a topic of MQTT: it must not be empty, longer than 65,535 bytes, or "
                "contain +, # or control characters";
     properties_.clear();
-    too_long_ = {};
+    illegal_ = nullptr;
     payload_ = event.payload;
     if (options_.message_expiry > 0)
         append_message_expiry(properties_, options_.message_expiry);
@@ -38,21 +38,34 @@ std::optional<std::string> MqttMessage::assign(const Event& event) {
             add_attributes(event);
             break;
     }
-    if (!too_long_.empty())
-        return "attribute \"" + std::string(too_long_) +
-               "\" is longer than 65,535 bytes, the limit of MQTT";
+    if (illegal_ != nullptr)
+        return "attribute \"" + printable(illegal_name_) + "\" " + illegal_ + " of MQTT";
     return std::nullopt;
 }
 
+// A text that is cut or altered could be that of another event.
+void MqttMessage::check(std::string_view name, std::string_view value) {
+    if (is_mqtt_text(name) && is_mqtt_text(value))
+        return;
+    illegal_name_ = name;
+    illegal_ = std::max(name.size(), value.size()) > max_mqtt_text
+                   ? "is longer than 65,535 bytes, the limit"
+                   : "has control characters, or others that are not allowed in texts";
+}
+
 void MqttMessage::add(std::string_view name, std::string_view value) {
-    if (name.size() > max_mqtt_text || value.size() > max_mqtt_text)
-        too_long_ = name.substr(0, max_printable);
+    check(name, value);
     append_user_property(properties_, name, value);
+}
+
+void MqttMessage::add_content_type(std::string_view type) {
+    check("content_type", type);
+    append_content_type(properties_, type);
 }
 
 void MqttMessage::add_attributes(const Event& event) {
     if (event.has_payload)
-        append_content_type(properties_, event.content_type);
+        add_content_type(event.content_type);
     if (!event.ordering_key.empty())
         add(ordering_key, event.ordering_key);
     for_each_plain_attribute(event, [&](std::string_view name, std::string_view value) {
@@ -66,7 +79,7 @@ void MqttMessage::add_attributes(const Event& event) {
 // Binary mode of the MQTT binding of CloudEvents 1.0: attributes are user properties.
 void MqttMessage::add_cloud_event(const Event& event) {
     if (event.has_payload)
-        append_content_type(properties_, event.content_type);
+        add_content_type(event.content_type);
     const auto property = [&](std::string_view name, std::string_view value) { add(name, value); };
     take_apart(event, source_prefix_, property, property);
 }

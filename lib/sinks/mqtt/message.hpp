@@ -26,7 +26,9 @@ class MqttMessage {
     static std::size_t size_of(const Event& event) noexcept;
 
   private:
+    void check(std::string_view name, std::string_view value);
     void add(std::string_view name, std::string_view value);
+    void add_content_type(std::string_view type);
     void add_attributes(const Event& event);
     void add_cloud_event(const Event& event);
     void add_document(const Event& event);
@@ -35,7 +37,8 @@ class MqttMessage {
     const std::string source_prefix_;
     std::string topic_, properties_;
     std::string_view payload_;
-    std::string_view too_long_;  // name of a property whose text is too long
+    const char* illegal_ = nullptr;  // why a property cannot be sent
+    std::string_view illegal_name_;
     RequestContent document_;
 };
 

@@ -17,6 +17,7 @@
 #include "core/signals.hpp"
 #include "core/small_file.hpp"
 #include "core/text.hpp"
+#include "core/text_values.hpp"
 
 namespace outbox {
 
@@ -130,7 +131,7 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
     for (const char c : addresses)
         if (c == ',')
             hosts += ',' + options_.host;
-    std::vector<std::pair<const char*, std::string>> parameters = {
+    LibpqParameters parameters = {
         {"host", hosts},
         {"port", options_.port},
         {"dbname", options_.database},
@@ -138,7 +139,7 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
         {"client_encoding", "UTF8"},
         {"fallback_application_name", "pg_outbox " + options_.destination},
     };
-    auto add = [&](const char* name, const std::string& value) {
+    auto add = [&](const std::string& name, const std::string& value) {
         if (!value.empty())
             parameters.emplace_back(name, value);
     };
@@ -147,17 +148,16 @@ void PostgresqlConnection::start_connection(const std::string& addresses) {
     add("sslcert", options_.ssl_cert);
     add("sslkey", options_.ssl_key);
     for (const auto& [name, value] : options_.parameters)
-        add(name.c_str(), value);
+        add(name, value);
 
-    std::vector<const char*> names, values;
-    for (const auto& [name, value] : parameters) {
-        names.push_back(name);
-        values.push_back(value.c_str());
+    std::string failure;
+    const std::optional<ConnectionTexts> texts = connection_texts(parameters, failure);
+    if (!texts) {
+        fail(std::move(failure));
+        return;
     }
-    names.push_back(nullptr);
-    values.push_back(nullptr);
     const SignalsBlocked blocked;
-    connection_ = PQconnectStartParams(names.data(), values.data(), 0);
+    connection_ = PQconnectStartParams(texts->names.data(), texts->values.data(), 0);
     if (connection_ == nullptr || PQstatus(connection_) == CONNECTION_BAD) {
         take_error();
         return;

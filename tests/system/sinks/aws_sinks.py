@@ -52,6 +52,7 @@ class AwsSink(AwsKeys, Sink):
     fifo: bool
     batch_limit = 10
     cloud_events = ("structured",)
+    refuses_texts = True
     proxy: FaultProxy
 
     def __init__(self, database: Database, server: Server) -> None:

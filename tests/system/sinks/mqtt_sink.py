@@ -15,8 +15,6 @@ from .sink import STRUCTURED, Message, Sink, message_of, message_of_cloud_event,
 
 OF_THE_EVENT = {"event_id", "event_type", "aggregate_type", "aggregate_id", "version",
                 "schema_version", "occurred_at", "ordering_key"}  # fmt: skip
-# Characters that MQTT does not allow in a text.
-FORBIDDEN = {n: "\ufffd" for n in (*range(0x20), *range(0x7F, 0xA0))}
 
 
 class Reader:
@@ -73,6 +71,7 @@ class MqttSink(Sink):
         "secrets": "test_mqtt.py has logins",
     }
     cloud_events = ("binary", "structured")
+    refuses_texts = True
     more_options: dict[str, str] = {}
     proxy: MqttProxy
 
@@ -90,12 +89,6 @@ class MqttSink(Sink):
 
     def receive(self) -> list[Message]:
         return [message_of_mqtt(message) for message in self.reader.messages()]
-
-    def as_carried(self, message: Message) -> Message:
-        carried = super().as_carried(message)
-        if carried.ordering_key:
-            object.__setattr__(carried, "ordering_key", carried.ordering_key.translate(FORBIDDEN))
-        return carried
 
     def close(self) -> None:
         super().close()

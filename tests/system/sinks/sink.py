@@ -137,6 +137,7 @@ class Sink(ABC):
     small_batches: ClassVar[Mapping[str, str]] = {}  # options with which several requests are needed
     counts_connections: ClassVar[bool] = False  # its client library does
     cloud_events: ClassVar[tuple[str, ...]] = ()  # its formats of CloudEvents
+    refuses_texts: ClassVar[bool] = False  # its protocol does not allow some characters
     proxy: FaultProxy | TcpProxy
 
     def __init__(self, database: Database) -> None:

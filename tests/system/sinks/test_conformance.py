@@ -152,7 +152,7 @@ def enqueue_content(sink: Sink, db: Database) -> dict[str, Message]:
     return expected
 
 
-KEYS = ["a b", "ключ 𝄞", "k" * 300, "", '"\\\t']
+KEYS = ["a b", "ключ 𝄞", "k" * 300, "", '"\\']
 
 
 def enqueue_keys_of_any_text(db: Database) -> dict[str, str]:
@@ -188,6 +188,53 @@ def test_everything_of_an_event_arrives_once_and_every_key_in_order(sink: Sink, 
     if "requests" not in sink.cannot:
         assert_one_request_per_key(sink)
         assert_in_order([message for _, messages in batches(sink) for message in messages])
+
+
+# Every control character, and what some protocols take for no character, for an end or for a line end.
+ODD_TEXTS = [
+    *("".join(map(chr, codes)) for codes in (range(1, 32), range(32, 127), [127], range(128, 160))),
+    "\ufffe", "\uffff", "\ufdd0", "\U0001ffff", "\u2028\u2029", "\xa0", "e\u0301", " ",
+]  # fmt: skip
+
+
+def enqueue_odd_texts(sink: Sink, db: Database) -> dict[str, Message]:
+    """Enqueues events with each of ODD_TEXTS as key, as id and, where a header may have it, in a header."""
+    occurred_at = datetime(2026, 1, 31, 10, 20, 30, 123456, UTC)
+    expected = {}
+    for n, text in enumerate(ODD_TEXTS):
+        for key, id, header in ((text, f"{n}", ""), ("", f"{n} {text}", ""), ("", f"{n}", text)):
+            if any(c < " " or c == "\x7f" for c in header):
+                continue
+            headers = {"odd": header} if header else {}
+            event_id = str(
+                db.value(
+                    "SELECT outbox.enqueue('item', %s, 'changed', '{}'::bytea, 'application/json', version => %s, schema_version => 3, "
+                    "ordering_key => %s, headers => %s, occurred_at => %s)",
+                    (id, n, key, json.dumps(headers), occurred_at),
+                )
+            )
+            expected[event_id] = sink.as_carried(
+                Message(event_id, "changed", "item", id, n, 3, occurred_at, "application/json", key, headers, b"{}")
+            )
+    return expected
+
+
+def test_a_text_arrives_as_it_is_or_is_refused(sink: Sink, db: Database) -> None:
+    sink.add_topic()
+    sink.create()
+    expected = enqueue_odd_texts(sink, db)
+    dead = "SELECT event_id::text, last_error FROM outbox.delivery WHERE state = 'DEAD'"
+
+    def left() -> set[str]:
+        return set(expected) - {m.event_id for m in sink.messages()} - {id for id, _ in db.execute(dead)}
+
+    wait_until(left, lambda ids: not ids, what="each to arrive or to be refused")
+    for message in sink.messages():
+        assert message == expected[message.event_id]
+    refused = dict(db.execute(dead))
+    assert bool(refused) == sink.refuses_texts, refused
+    assert not set(refused) & {message.event_id for message in sink.messages()}
+    assert all(refused.values()), "refused without a reason"
 
 
 def test_everything_of_an_event_arrives_as_a_cloud_event(sink: Sink, db: Database) -> None:

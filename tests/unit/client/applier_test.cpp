@@ -412,7 +412,11 @@ TEST_F(ApplierTest, StatementsThatMustBePreparedAgain) {
 }
 
 TEST_F(ApplierTest, AnErrorThatNeedsAnOperatorEndsTheApplier) {
-    for (const char* sqlstate : {"3F000", "42883", "42501"}) {
+    for (const auto& [sqlstate, hint] : {std::pair{"3F000", "inbox.grant_consume()"},
+                                         {"42883", "inbox.grant_consume()"},
+                                         {"42501", "inbox.grant_consume()"},
+                                         {"22P05", "names of the consumer"},
+                                         {"22021", "names of the consumer"}}) {
         server.on("inbox.begin_events", ScriptedPostgresql::error(sqlstate), 1);
         auto batch = items({{"a", {1}}});
         try {
@@ -422,7 +426,7 @@ TEST_F(ApplierTest, AnErrorThatNeedsAnOperatorEndsTheApplier) {
             ADD_FAILURE() << sqlstate;
         } catch (const DatabaseError& error) {
             EXPECT_EQ(error.sqlstate(), sqlstate);
-            EXPECT_THAT(error.what(), HasSubstr("inbox.grant_consume()"));
+            EXPECT_THAT(error.what(), HasSubstr(hint));
         }
         EXPECT_EQ(batch[0].result, HandlerResult::open);
     }
@@ -530,9 +534,24 @@ TEST_F(ApplierTest, AFailureWhoseEventCannotBeKeptIsCountedWithoutItsContent) {
     ASSERT_THAT(reports, SizeIs(2));
     EXPECT_EQ(reports[0].parameters.at(10), "Changed");
     EXPECT_EQ(reports[1].parameters.at(10), "");
-    EXPECT_EQ(reports[1].parameters.at(11), "k??y");
+    EXPECT_EQ(reports[1].parameters.at(11), "");
+    EXPECT_EQ(reports[0].parameters.at(22), "false");
+    EXPECT_EQ(reports[1].parameters.at(22), "true");
     EXPECT_THAT(reports[1].parameters.at(19).value_or(""), HasSubstr("no equivalent"));
     EXPECT_THAT(effects(), ElementsAre(2));
+}
+
+// What was replaced in a text is missing: the dead letter is not the event.
+TEST_F(ApplierTest, AnEventWithTextsThatAreNotUtf8IsIncomplete) {
+    server.on("INSERT effect", ScriptedPostgresql::error("23505"));
+    auto batch = items({{"a", {1}}, {"b", {2}}});
+    batch[0].delivery.event.headers = {{"h", "a\xff"}};
+    batch[1].delivery.event.payload = "a\xff";
+    apply(batch);
+    const std::vector<Statement> reports = server.committed("inbox.fail_event");
+    ASSERT_THAT(reports, SizeIs(2));
+    EXPECT_EQ(reports[0].parameters.at(22), "true");
+    EXPECT_EQ(reports[1].parameters.at(22), "false");
 }
 
 // The failure is counted in the database: it must not be forgotten, nor counted without its event.

@@ -54,6 +54,16 @@ TEST(ConnectionParameters, ThePasswordOfItsOwnReplacesThatOfTheUrl) {
               "b");
 }
 
+TEST(ConnectionParameters, APasswordIsNotCut) {
+    using namespace std::string_literals;
+    for (const LibpqParameters& parameters :
+         {LibpqParameters{{"password", "s3cret\0of all"s}}, {{"host\0x"s, "h"}}}) {
+        const LibpqConnection connected = connect({parameters, SessionMode::automatic});
+        EXPECT_EQ(connected.connection, nullptr);
+        EXPECT_THAT(connected.failure, AllOf(HasSubstr("zero byte"), Not(HasSubstr("s3cret"))));
+    }
+}
+
 // libpq takes them in this order: the URL, the service, the environment.
 TEST(ConnectionParameters, AServiceReplacesTheEnvironment) {
     const std::string path = testing::TempDir() + "pg_service.conf";

@@ -265,6 +265,27 @@ TEST_F(MqttSinkTest, AnAttributeThatIsTooLongIsNotCutOff) {
     EXPECT_THAT(outcome.error, HasSubstr("\"x-long\" is longer than 65,535 bytes"));
 }
 
+TEST_F(MqttSinkTest, AnAttributeThatMqttDoesNotAllowIsNotReplaced) {
+    for (const char* format : {"attributes", "binary", "structured"}) {
+        create({{"format", format}});
+        for (const char* wrong : {"a\tb", "a\x7f", "\xC2\x85", "\xEF\xBF\xBF", "a\xff"}) {
+            Batch& mixed = batch(3);
+            const Header header{"X-header", wrong};
+            mixed.events[0]->headers = {&header, 1};
+            mixed.events[1]->payload = wrong;
+            mixed.events[2]->aggregate_id = wrong;
+            const bool is_in_document = std::string_view(format) == "structured";
+            const Outcome outcome = send(mixed);
+            EXPECT_THAT(fates(outcome, 3),
+                        ElementsAre(Fate::refused, Fate::confirmed,
+                                    is_in_document ? Fate::confirmed : Fate::refused))
+                << format;
+            EXPECT_THAT(outcome.of_events[0].error,
+                        HasSubstr("\"X-header\" has control characters, or others that are not"));
+        }
+    }
+}
+
 // -- a broker that does not let us in -------------------------------------------------------------
 
 TEST_F(MqttSinkTest, EachAnswerToConnectHasItsMeaning) {
