@@ -19,6 +19,12 @@ system_packages=(python3-pytest python3-pytest-xdist python3-psycopg python3-pro
 broker_packages=(nginx-light mosquitto rabbitmq-server python3-pika systemd pgbouncer nats-server redis-server python3-venv)
 # Peers of the long run only.
 long_packages=(prometheus python3-selenium ruby ruby-activerecord ruby-pg)
+# Libraries of others that a server may load beside ours (tests/world/test_libraries.py). Not every release has them all.
+neighbour_packages=()
+for name in pgaudit pgauditlogtofile pg-stat-kcache pg-qualstats pg-wait-sampling cron pglogical pgl-ddl-deploy partman pgextwlist \
+    pldebugger powa set-user; do
+    neighbour_packages+=("postgresql-$pg_major-$name")
+done
 check_packages=(clang-format shellcheck python3-venv git)
 
 # Installs missing packages. Scripts that run side by side do so one after the other.

@@ -19,10 +19,13 @@ install_servers() {
 
 # What only tests of the long run need.
 install_long_servers() {
-    local packages=("${long_packages[@]}")
+    local packages=("${long_packages[@]}") package
     command -v javac >/dev/null || packages+=(default-jdk-headless)
     command -v npm >/dev/null || packages+=(npm)
     ! apt-cache show chromium-driver >/dev/null 2>&1 || packages+=(chromium chromium-driver) # Ubuntu has them outside of apt
+    for package in "${neighbour_packages[@]}"; do
+        ! apt-cache show "$package" >/dev/null 2>&1 || packages+=("$package")
+    done
     need_packages "${packages[@]}"
     go_program tests/system/sinks/mochi_broker mochi_broker || say "could not build mochi, a broker of MQTT: it needs Go 1.21"
     go_program examples/go orders || say "could not build the example in Go"
