@@ -422,7 +422,7 @@ def test_a_step_waits_for_a_fetcher_that_settles(database: Database, step: str) 
 
 @pytest.mark.parametrize("gone", ["rename", "drop"])
 def test_a_fetcher_that_waited_for_the_end_of_a_destination_leaves_no_cursor(database: Database, gone: str) -> None:
-    """Else the next destination of that name would have two."""
+    """The next destination of that name would have two otherwise."""
     pull_destination(database)
     step = {"rename": STEPS["rename"], "drop": lambda on: on.drop_destination("d")}[gone]
     fetched: list[list[dict[str, Any]]] = []

@@ -312,7 +312,7 @@ def test_a_server_that_never_answers_keeps_no_relay(
         database.enqueue()
         first, _ = silent.accept()
         database.change_destination("d", connect_timeout="2h")
-        second, _ = silent.accept()  # the relay has begun anew
+        second, _ = silent.accept()  # the relay has started again
         database.drop_destination("d")
         for connection in (first, second):
             with connection:

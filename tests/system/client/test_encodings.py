@@ -48,7 +48,7 @@ def letters(target: Target) -> dict[str, tuple[str, bool]]:
 
 
 def assert_never_redriven(target: Target) -> None:
-    """What is kept of an event is not the event."""
+    """A part of an event is not the event."""
     for id, (_, incomplete) in letters(target).items():
         if incomplete:
             with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="cannot be processed again"):
