@@ -15,14 +15,14 @@ SELECT inbox.report_gap('catalog', 'videos', 'was made again', recreated => true
 SELECT inbox.report_gap('catalog', 'videos', 'was made again', recreated => true, incarnation => 'b');
 SELECT inbox.report_gap('catalog', 'users', 'was made again', recreated => true);
 SELECT consumer, subscription, skipped, recreated, incarnation, why, accepted_at FROM inbox.gaps ORDER BY 2;
-SELECT severity, object, what, why, what_to_do FROM inbox.health() ORDER BY what;
+SELECT severity, object, what, why, what_to_do FROM inbox.health() WHERE what <> 'offset behind' ORDER BY what;
 SELECT line FROM regexp_split_to_table(inbox.metrics(), '\n') AS line WHERE line ~ '^inbox_(skipped|recreated)';
 
 SELECT inbox.accept_gap('catalog', 'videos', 'they were sent again');
 SELECT inbox.accept_gap('catalog', 'videos', 'they were sent again');
 SELECT inbox.accept_gap('catalog', 'nothing', 'why not');
 SELECT operation, details, why FROM inbox.operation;
-SELECT what FROM inbox.health();
+SELECT what FROM inbox.health() WHERE what <> 'offset behind';
 -- a new one is shown again, and the counts go on
 SELECT inbox.report_gap('catalog', 'videos', 'one was deleted', 1);
 SELECT skipped, recreated, why, since = noted_at AS new FROM inbox.gaps WHERE subscription = 'videos';
@@ -45,3 +45,5 @@ SELECT inbox.report_gap('mine', 'videos', 'one was deleted', 1);
 RESET SESSION AUTHORIZATION;
 DROP OWNED BY regress_gap;
 DROP ROLE regress_gap;
+
+DROP EXTENSION pg_inbox;

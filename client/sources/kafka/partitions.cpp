@@ -71,10 +71,11 @@ void Partitions::add(const Place& place, const Begin& begin) {
     added.number = ++last_number;
     added.next = begin.offset;
     added.asked = begin.first();
-    added.mark = begin.mark;
-    added.checked.last = begin.mark;
-    if (begin.mark)
+    if (begin.has_mark()) {
+        added.mark = begin.mark;
         added.expected = begin.mark;
+        added.checked = {begin.mark, begin.offset, begin.saved_at};
+    }
     added.committed = begin.is_committed ? begin.offset : -1;
     added.saved = begin.is_saved ? begin.offset : -1;
     added.saved_at = begin.saved_at;
@@ -126,10 +127,11 @@ std::int64_t Partitions::read_again(const Place& place) {
     return partition->asked = partition->checked.last.offset;
 }
 
-std::map<Place, Partitions::Checked> Partitions::take_unchecked() {
+std::map<Place, Partitions::Checked> Partitions::take_unchecked(bool all) {
     std::map<Place, Checked> unchecked;
     for (auto& [place, partition] : partitions_)
-        if (std::exchange(partition.is_unchecked, false) && partition.checked.newest != Time{})
+        if ((std::exchange(partition.is_unchecked, false) || all) &&
+            partition.checked.newest != Time{})
             unchecked.emplace(place, partition.checked);
     return unchecked;
 }

@@ -52,8 +52,9 @@ struct Begin {
     Time saved_at{};  // of the position that is saved
     bool is_saved = false, is_committed = false;
 
+    bool has_mark() const { return mark && mark.offset < offset; }
     // Returns the offset to ask for.
-    std::int64_t first() const { return mark ? mark.offset : offset; }
+    std::int64_t first() const { return has_mark() ? mark.offset : offset; }
 };
 
 class Partitions {
@@ -90,8 +91,8 @@ class Partitions {
         std::int64_t next = -1;
         Time newest{};  // the latest time of all records
     };
-    // Returns it for partitions in which records were read since then.
-    std::map<Place, Checked> take_unchecked();
+    // Returns it for partitions in which records were read since then, or for all.
+    std::map<Place, Checked> take_unchecked(bool all = false);
     // All records that were read are of one topic.
     void checked(const Place& place);
     std::vector<Place> places() const;

@@ -31,8 +31,9 @@ static constexpr seconds max_rebalance{10};
 static constexpr seconds between_warnings{30};
 // Longest wait for the broker of a partition that is astray.
 static constexpr milliseconds max_look{1000};
-// While records come, the source looks this often whether they are of the same topic.
-static constexpr seconds between_looks{1};
+// The source looks this often whether records that have come are of the same topic, and whether the
+// topics from which none comes are the same.
+static constexpr seconds between_looks{1}, between_idle_looks{10};
 static constexpr seconds between_doubts{60};
 
 static List new_list(std::size_t size) {
@@ -763,7 +764,7 @@ void Session::doubt_topics() {
         astray_.try_emplace(place, Astray{.why = Astray::Why::doubtful});
 }
 
-// If a topic is made again and grows beyond the offset before the next request, the library goes on
+// If a topic is made again and grows up to the offset before the next request, the library goes on
 // in its middle. Then it has records before the position that are later than all that were read. The
 // broker finds such a record by its time. Times need not be in order, so this is only a doubt.
 void Session::look_for_other_topics() {
@@ -771,10 +772,13 @@ void Session::look_for_other_topics() {
     if (leaving_ || to_assign_ || to_revoke_ || now < look_at_)
         return;
     look_at_ = now + between_looks;
+    const bool all = now >= look_at_all_at_;
+    if (all)
+        look_at_all_at_ = now + between_idle_looks;
     std::map<Place, Partitions::Checked> before;
     {
         const std::lock_guard lock(mutex_);
-        before = partitions_.take_unchecked();
+        before = partitions_.take_unchecked(all);
     }
     std::erase_if(before, [&](const auto& each) {
         return now < not_before_[each.first] || astray_.contains(each.first);

@@ -169,8 +169,8 @@ class Session {
     bool has_more_ = false;
     std::map<std::string, Clock::time_point> logged_;  // by error
     std::map<Place, Astray> astray_;
-    Clock::time_point look_at_{};                    // for other topics
-    std::map<Place, Clock::time_point> not_before_;  // because its times are not in order
+    Clock::time_point look_at_{}, look_at_all_at_{};  // for other topics
+    std::map<Place, Clock::time_point> not_before_;   // because its times are not in order
 };
 
 }  // namespace inbox::kafka

@@ -23,7 +23,11 @@ class RabbitmqSource(Source):
     kind = "rabbitmq"
     server = "rabbitmq_server"
     queue_type: ClassVar[str] = "quorum"
-    cannot = {**HAS_NO_LEASES, "incarnations": "a queue has no offsets"}
+    cannot = {
+        **HAS_NO_LEASES,
+        "recreate": "test_rabbitmq.py has a queue that is deleted",
+        "incarnations": "a queue has no offsets",
+    }
     most_held = 10
     connection_owns_messages = True
     comes_again_in_order = True

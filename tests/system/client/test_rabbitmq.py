@@ -255,7 +255,6 @@ def test_a_stream_is_reset_while_nobody_reads_it(queue: RabbitmqSource, target: 
     target.wait_applied(ids)
 
 
-@of_a_stream
 def test_messages_that_were_deleted_before_they_were_read(
     make_source: MakeSource, target: Target, consume: Consume
 ) -> None:

@@ -147,7 +147,7 @@ def test_an_entry_that_is_deleted_while_it_waits_for_its_next_attempt(
     )
     consumer.wait_for("an attempt", failures=1)
     if gone == "trimmed":
-        stream.client.xtrim(stream.name, maxlen=0)
+        stream.client.xtrim(stream.name, maxlen=0, approximate=False)
     else:
         stream.client.xgroup_delconsumer(stream.name, "g", "c")
     consumer.wait_logged("entries that this process holds were deleted")
@@ -165,7 +165,7 @@ def test_entries_that_are_deleted_while_nobody_has_them_are_counted(
     crashed = stream.read()
     crashed.receive(3)
     crashed.kill()
-    stream.client.xtrim(stream.name, maxlen=1)
+    stream.client.xtrim(stream.name, maxlen=1, approximate=False)
     consumer = consume(**stream.consumer_options(), housekeeping_interval=200)
     consumer.wait_for("the entry that is left", applied=1)
     wait_until(lambda: target.execute(GAPS), lambda gaps: gaps == [(stream.subscription, 2, 0)], what="the gap")

@@ -232,6 +232,7 @@ TEST_F(PartitionsTest, APositionHasTheLastRecordBeforeItAsItsMark) {
 TEST_F(PartitionsTest, AnotherRecordAtTheMarkIsAnotherTopic) {
     const Begin begin{.offset = 3, .mark = {2, "2"}};
     EXPECT_EQ(begin.first(), 2);
+    EXPECT_EQ((Begin{.offset = 2, .mark = {2, "2"}}.first()), 2) << "it is not one before";
     partitions.add(first, begin);
     EXPECT_EQ(read_one(first, 2), Partitions::Read::ignored);
     EXPECT_EQ(read_one(first, 3), Partitions::Read::entered);
