@@ -729,8 +729,9 @@ void Session::read(const rd_kafka_message_t& message) {
     Partitions::Read read{};
     {
         const std::lock_guard lock(mutex_);
-        stats_.received++;
         read = partitions_.read(place, message.offset, std::move(delivery));
+        // Others were read again, to see whether the topic is the same.
+        stats_.received += read == Partitions::Read::entered || read == Partitions::Read::full;
         changed_.notify_all();
     }
     if (read == Partitions::Read::full)

@@ -180,8 +180,8 @@ TEST_F(RabbitmqWorker, ABodyInManyFrames) {
 TEST_F(RabbitmqWorker, AtTheEndEverythingGoesBack) {
     make();
     ASSERT_EQ(open(), "");
-    for (const char* id : {"1", "2"})
-        broker_.send(ScriptedBroker::delivery(static_cast<std::uint64_t>(*id - '0'), "x",
+    for (const char* id : {"a", "b"})
+        broker_.send(ScriptedBroker::delivery(static_cast<std::uint64_t>(*id - 'a' + 1), "x",
                                               ScriptedBroker::message_id(id)));
     worker_->ack(receive(1));
     TearDown();
