@@ -112,19 +112,25 @@ void Partitions::begin_again(const Place& place, std::int64_t from) {
     partitions_[place].recalled = old.recalled;
 }
 
-void Partitions::skip(const Place& place, std::int64_t to) {
-    if (Partition* const partition = find(place)) {
-        partition->next = partition->asked = std::max(partition->next, to);
-        partition->expected.reset();
-    }
-}
-
-std::int64_t Partitions::read_again(const Place& place) {
+// The log may have grown up to the position since its offset was out of range, so its records tell.
+Partitions::Found Partitions::find_again(const Place& place, Why why, std::int64_t low,
+                                         std::int64_t high) {
     Partition* const partition = find(place);
-    if (partition == nullptr || !partition->checked.last)
-        return -1;
-    partition->expected = partition->checked.last;
-    return partition->asked = partition->checked.last.offset;
+    if (partition == nullptr || partition->next < 0)
+        return {.from = low};
+    const std::int64_t next = partition->next;
+    if (why == Why::recreated || next > high)
+        return {.from = low, .recreated = true};
+    const Mark& last = partition->checked.last;
+    if (next >= low && last && last.offset >= low) {
+        partition->expected = last;
+        return {.from = partition->asked = last.offset};
+    }
+    if (next >= low && !last && why == Why::out_of_range)
+        return {.from = low, .recreated = true};
+    partition->expected.reset();
+    partition->next = partition->asked = std::max(next, low);
+    return {.from = partition->next, .skipped = partition->next - next};
 }
 
 std::map<Place, Partitions::Checked> Partitions::take_unchecked(bool all) {

@@ -78,13 +78,22 @@ class Partitions {
     void remove(const Place& place);
     // Ignored for a place that is not assigned.
     void move(const Place& place, std::int64_t to, Time time);
+    enum class Why {
+        out_of_range,  // the broker does not have the offset that was asked for
+        doubtful,      // the topic may have been made again, or cut back
+        recreated,     // it was
+    };
+    struct Found {
+        std::int64_t from = -1;
+        std::int64_t skipped = 0;  // records that were deleted before they were read
+        bool recreated = false;
+    };
+    // Returns where reading goes on, if the broker has the offsets from `low` to before `high`. Where it
+    // can, it goes on with the last record when checked() was called last: if another one comes, this is
+    // another topic. For a topic that was made again, begin_again() must follow.
+    Found find_again(const Place& place, Why why, std::int64_t low, std::int64_t high);
     // The topic was made again: reads it from this offset on.
     void begin_again(const Place& place, std::int64_t from);
-    // The records before this offset were deleted and will not come.
-    void skip(const Place& place, std::int64_t to);
-    // Returns the offset to read again from, to see whether it is the same topic; -1 if nothing can
-    // tell. It is that of the last record when checked() was called last.
-    std::int64_t read_again(const Place& place);
     // What was known when checked() was called last. A later record comes at `next` or behind it.
     struct Checked {
         Mark last{};  // the last record

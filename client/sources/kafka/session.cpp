@@ -382,6 +382,10 @@ void Session::serve(rd_kafka_event_t* event) {
         case RD_KAFKA_EVENT_OFFSET_COMMIT:
             committed(event);
             break;
+        case RD_KAFKA_EVENT_FETCH:  // records that came before they were forwarded
+            while (const rd_kafka_message_t* const message = rd_kafka_event_message_next(event))
+                read(*message);
+            break;
         case RD_KAFKA_EVENT_ERROR:
             explain(rd_kafka_event_error(event), rd_kafka_event_error_string(event),
                     rd_kafka_event_error_is_fatal(event) != 0);
@@ -603,7 +607,6 @@ void Session::assign() {
         for (rd_kafka_topic_partition_t& each : elements(*to_assign_)) {
             const Begin& begin = begins.at(place_of(each));
             each.offset = begin.offset < 0 ? RD_KAFKA_OFFSET_BEGINNING : begin.first();
-            client_->forward_records(each.topic, each.partition);
             partitions_.add(place_of(each), begin);
         }
     }
@@ -611,14 +614,27 @@ void Session::assign() {
     const List list = std::move(to_assign_);
     if (list->cnt > 0)
         note(Level::info, "has " + names_of(*list) + " from now on");
-    rd_kafka_t* const handle = client_->get();
-    std::string error;
-    if (is_cooperative(handle))
-        error = text_of(rd_kafka_incremental_assign(handle, list.get()));
-    else if (const auto code = rd_kafka_assign(handle, list.get()))
-        error = rd_kafka_err2str(code);
-    if (!error.empty())
+    if (const std::string error = assign_to_library(*list); !error.empty())
         fail("cannot assign partitions: " + error, true);
+}
+
+// These return an error, or an empty text.
+std::string Session::assign_to_library(const rd_kafka_topic_partition_list_t& list) {
+    for (const rd_kafka_topic_partition_t& each : elements(list))
+        client_->forward_records(each.topic, each.partition);
+    rd_kafka_t* const handle = client_->get();
+    if (is_cooperative(handle))
+        return text_of(rd_kafka_incremental_assign(handle, &list));
+    const auto code = rd_kafka_assign(handle, &list);
+    return code ? rd_kafka_err2str(code) : "";
+}
+
+std::string Session::unassign_from_library(const rd_kafka_topic_partition_list_t& list) {
+    rd_kafka_t* const handle = client_->get();
+    if (is_cooperative(handle))
+        return text_of(rd_kafka_incremental_unassign(handle, &list));
+    const auto code = rd_kafka_assign(handle, nullptr);
+    return code ? rd_kafka_err2str(code) : "";
 }
 
 void Session::revoke() {
@@ -671,13 +687,7 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
         }
     }
     // The library waits for the commit before it tells the group.
-    rd_kafka_t* const handle = client_->get();
-    std::string error;
-    if (is_cooperative(handle))
-        error = text_of(rd_kafka_incremental_unassign(handle, &list));
-    else if (const auto code = rd_kafka_assign(handle, nullptr))
-        error = rd_kafka_err2str(code);
-    if (!error.empty())
+    if (const std::string error = unassign_from_library(list); !error.empty())
         fail("cannot give up partitions: " + error, true);
 }
 
@@ -714,13 +724,13 @@ void Session::read(const rd_kafka_message_t& message) {
     const Place place{message.rkt != nullptr ? rd_kafka_topic_name(message.rkt) : "",
                       message.partition};
     if (message.err == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)
-        return goes_astray(place, Astray::Why::out_of_range);
+        return goes_astray(place, Why::out_of_range);
     if (astray_.contains(place))
         return;  // it comes again
     if (message.err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
         const std::lock_guard lock(mutex_);
         if (!partitions_.ended(place, message.offset))
-            goes_astray(place, Astray::Why::out_of_range);
+            goes_astray(place, Why::out_of_range);
         return;
     }
     if (message.err)
@@ -737,9 +747,9 @@ void Session::read(const rd_kafka_message_t& message) {
     if (read == Partitions::Read::full)
         pause({place}, true);
     else if (read == Partitions::Read::doubtful)
-        goes_astray(place, Astray::Why::doubtful);
+        goes_astray(place, Why::doubtful);
     else if (read == Partitions::Read::recreated)
-        goes_astray(place, Astray::Why::recreated);
+        goes_astray(place, Why::recreated);
 }
 
 void Session::pause(const std::vector<Place>& places, bool paused) {
@@ -754,7 +764,7 @@ void Session::pause(const std::vector<Place>& places, bool paused) {
 // Partitions that are astray
 // -------------------------------------------------------------------------------------------------
 
-void Session::goes_astray(const Place& place, Astray::Why why) {
+void Session::goes_astray(const Place& place, Why why) {
     astray_.insert_or_assign(place, Astray{.why = why});
 }
 
@@ -762,7 +772,7 @@ void Session::goes_astray(const Place& place, Astray::Why why) {
 void Session::doubt_topics() {
     const std::lock_guard lock(mutex_);
     for (const Place& place : partitions_.places())
-        astray_.try_emplace(place, Astray{.why = Astray::Why::doubtful});
+        astray_.try_emplace(place, Astray{.why = Why::doubtful});
 }
 
 // If a topic is made again and grows up to the offset before the next request, the library goes on
@@ -801,7 +811,7 @@ void Session::look_for_other_topics() {
             continue;
         if (each.offset >= 0 && each.offset < before.at(place).next) {
             not_before_[place] = now + between_doubts;
-            goes_astray(place, Astray::Why::doubtful);
+            goes_astray(place, Why::doubtful);
         } else {
             const std::lock_guard lock(mutex_);
             partitions_.checked(place);
@@ -809,27 +819,18 @@ void Session::look_for_other_topics() {
     }
 }
 
-// The library cannot seek in a partition whose position is out of range, but it can begin with it.
-// Returns an error, or an empty text.
+// The library cannot seek in a partition whose position is out of range, but it can begin with it. It
+// stops a partition in a thread of its own, which ends the forwarding of its records. It answers to
+// pause() when that is done. Returns an error, or an empty text.
 std::string Session::begin_at(const std::vector<PlacedOffset>& offsets) {
-    rd_kafka_t* const handle = client_->get();
     const List list = list_of(offsets);
-    if (is_cooperative(handle))
-        if (std::string error = text_of(rd_kafka_incremental_unassign(handle, list.get()));
-            !error.empty())
-            return error;
     std::vector<Place> places;
-    for (const PlacedOffset& each : offsets) {
-        client_->forward_records(each.place.topic.c_str(), each.place.partition);
+    for (const PlacedOffset& each : offsets)
         places.push_back(each.place);
-    }
-    std::string error;
-    if (is_cooperative(handle))
-        error = text_of(rd_kafka_incremental_assign(handle, list.get()));
-    else if (const auto code = rd_kafka_assign(handle, list.get()))
-        error = rd_kafka_err2str(code);
+    if (std::string error = unassign_from_library(*list); !error.empty())
+        return error;
     pause(places, false);
-    return error;
+    return assign_to_library(*list);
 }
 
 // Without cooperative rebalances all partitions are assigned at once.
@@ -859,49 +860,42 @@ void Session::find_again() {
             astray.look_at =
                 Clock::now() + std::min(max_look * (1 << std::min(astray.failures++, 5u)),
                                         milliseconds(between_warnings));
-            continue;
+            break;  // events come first, as each look may take its time
         }
         const std::optional<std::int64_t> from = find_again(place, astray.why, low, high);
         astray.is_found = from.has_value();
         astray.look_at = Clock::time_point::max();
-        const std::string error = from && *from >= 0 ? begin_at(begins_with(place, *from)) : "";
+        const std::string error = from ? begin_at(begins_with(place, *from)) : "";
         if (!error.empty())
             fail("cannot begin " + name_of(place) + " again: " + error, true);
     }
     std::erase_if(astray_, [](const auto& each) { return each.second.is_found; });
 }
 
-// Returns the offset to begin at, -1 to go on, or std::nullopt if the source has to stop.
-std::optional<std::int64_t> Session::find_again(const Place& place, Astray::Why why,
-                                                std::int64_t low, std::int64_t high) {
+// Returns the offset to begin at, or std::nullopt if the source has to stop.
+std::optional<std::int64_t> Session::find_again(const Place& place, Why why, std::int64_t low,
+                                                std::int64_t high) {
+    const bool stops = options_.on_recreated == OnRecreated::stop;
     std::unique_lock lock(mutex_);
     const std::int64_t next = partitions_.next_of(place);
-    if (next < 0)
-        return low;
-    if (why == Astray::Why::doubtful && low <= next && next <= high)
-        return partitions_.read_again(place);
-    if (why == Astray::Why::out_of_range && low <= next && next <= high)
-        return next;
-    if (why != Astray::Why::recreated && next < low) {
-        partitions_.skip(place, low);
-        lock.unlock();
+    const Partitions::Found found = partitions_.find_again(place, why, low, high);
+    if (found.recreated && !stops)
+        partitions_.begin_again(place, found.from);
+    lock.unlock();
+    if (found.skipped > 0)
         note_gap(place,
-                 std::to_string(low - next) + " records of " + name_of(place) +
+                 std::to_string(found.skipped) + " records of " + name_of(place) +
                      " were deleted before they were read, from offset " + std::to_string(next) +
                      " on",
-                 low - next);
-        return low;
-    }
-    const bool stops = options_.on_recreated == OnRecreated::stop;
-    if (!stops)
-        partitions_.begin_again(place, low);
-    lock.unlock();
+                 found.skipped);
+    if (!found.recreated)
+        return found.from;
     const std::string what = name_of(place) + " was made again or cut back: its offsets are " +
                              std::to_string(low) + " to " + std::to_string(high) +
                              ", and the position was " + std::to_string(next);
     note_gap(place, what, 0);
     if (!stops)
-        return low;
+        return found.from;
     fail(what + "; start once with on_recreated = begin_again, or set the offsets of the group",
          false);
     return std::nullopt;

@@ -88,8 +88,8 @@ class Session {
         std::string error{};
         bool done = false;
     };
+    using Why = Partitions::Why;
     struct Astray {
-        enum class Why { out_of_range, recreated, doubtful };
         Why why;
         Clock::time_point look_at{};
         unsigned failures = 0;
@@ -107,12 +107,14 @@ class Session {
     void load_committed(std::map<Place, Begin>& begins) const;
     void find_ends(std::map<Place, Begin>& begins) const;
     std::string begin_at(const std::vector<PlacedOffset>& offsets);
+    std::string assign_to_library(const rd_kafka_topic_partition_list_t& list);
+    std::string unassign_from_library(const rd_kafka_topic_partition_list_t& list);
     std::vector<PlacedOffset> begins_with(const Place& place, std::int64_t from) const;
-    void goes_astray(const Place& place, Astray::Why why);
+    void goes_astray(const Place& place, Why why);
     void doubt_topics();
     void look_for_other_topics();
     void find_again();
-    std::optional<std::int64_t> find_again(const Place& place, Astray::Why why, std::int64_t low,
+    std::optional<std::int64_t> find_again(const Place& place, Why why, std::int64_t low,
                                            std::int64_t high);
     void note_gap(const Place& place, const std::string& why, std::int64_t skipped);
     void revoke();

@@ -155,13 +155,17 @@ class KafkaSource(Source):
         }
 
     def wait_members(self, count: int) -> None:
-        """Waits until this number of members shares all partitions."""
+        """Waits until this number of members shares all partitions. A broker may still load the group."""
+        from confluent_kafka import KafkaException
 
         def is_shared(members: dict[str, set[int]]) -> bool:
             shares = list(members.values())
             return len(shares) == count and all(shares) and sum(map(len, shares)) == self.partitions
 
-        wait_until(self.members, is_shared, timeout=180, what=f"{count} members that share the partitions")
+        wait_until(
+            self.members, is_shared, timeout=180, what=f"{count} members that share the partitions",
+            ignoring=(KafkaException,),
+        )  # fmt: skip
 
     def delete_offsets(self) -> None:
         self.admin.delete_consumer_groups([self.group])[self.group].result()

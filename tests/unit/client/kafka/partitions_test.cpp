@@ -13,6 +13,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
+using Why = Partitions::Why;
+
 const Place first{"t", 0}, second{"t", 1};
 
 Time at(int second) {
@@ -37,6 +39,9 @@ class PartitionsTest : public testing::Test {
     std::vector<Delivery> take(std::size_t most = 100) { return partitions.take(most); }
     void ack(const Delivery& delivery) { partitions.ack(std::span(&delivery, 1)); }
     void nack(const std::vector<Delivery>& deliveries) { partitions.nack(deliveries); }
+    Partitions::Found find_again(Why why, std::int64_t low, std::int64_t high) {
+        return partitions.find_again(first, why, low, high);
+    }
     std::vector<std::string> positions(std::initializer_list<const Delivery*> deliveries) {
         return texts(partitions.positions({deliveries.begin(), deliveries.size()}));
     }
@@ -246,15 +251,49 @@ TEST_F(PartitionsTest, AnotherRecordAtTheMarkIsAnotherTopic) {
 
 TEST_F(PartitionsTest, RecordsThatAreReadAgainToCompareThemAreNotDeliveredAgain) {
     partitions.add(first, {.offset = 0});
-    EXPECT_EQ(partitions.read_again(first), -1) << "there is nothing to compare";
     read(first, {0, 1, 2});
     EXPECT_EQ(read_one(first, 0), Partitions::Read::doubtful);
-    EXPECT_EQ(partitions.read_again(first), 0) << "the first one is known";
+    EXPECT_EQ(find_again(Why::doubtful, 0, 3).from, 0) << "the first one is known";
     read(first, {0, 1, 2, 3});
     EXPECT_THAT(ids(take()), ElementsAre("0", "1", "2", "3"));
     partitions.checked(first);
-    EXPECT_EQ(partitions.read_again(first), 3);
+    EXPECT_EQ(find_again(Why::doubtful, 0, 4).from, 3);
     EXPECT_EQ(read_one(first, 3, "another "), Partitions::Read::recreated);
+}
+
+TEST_F(PartitionsTest, APartitionThatHasGrownSinceItsOffsetWasOutOfRangeIsCompared) {
+    partitions.add(first, {.offset = 3, .mark = {2, "2"}});
+    EXPECT_FALSE(partitions.ended(first, 2)) << "the new topic has two records";
+    const Partitions::Found found = find_again(Why::out_of_range, 0, 8);
+    EXPECT_EQ(found.from, 2);
+    EXPECT_FALSE(found.recreated);
+    EXPECT_EQ(read_one(first, 2, "another "), Partitions::Read::recreated);
+    EXPECT_TRUE(find_again(Why::recreated, 0, 8).recreated);
+}
+
+TEST_F(PartitionsTest, APartitionWithoutAMarkIsJudgedByItsOffsets) {
+    partitions.add(first, {.offset = 0});
+    EXPECT_EQ(find_again(Why::doubtful, 0, 5).from, 0)
+        << "nothing was read: nothing is passed over";
+    EXPECT_EQ(find_again(Why::doubtful, 2, 5).skipped, 2);
+    partitions.add(first, {.offset = 3});
+    EXPECT_EQ(find_again(Why::doubtful, 0, 5).from, 3);
+    for (const Partitions::Found found :
+         {find_again(Why::out_of_range, 0, 5), find_again(Why::doubtful, 0, 2)}) {
+        EXPECT_TRUE(found.recreated);
+        EXPECT_EQ(found.from, 0);
+    }
+    partitions.add(first, {.offset = -1});
+    EXPECT_EQ(find_again(Why::out_of_range, 4, 5).from, 4);
+}
+
+TEST_F(PartitionsTest, AMarkThatWasDeletedIsNotAskedForAgain) {
+    partitions.add(first, {.offset = 3, .mark = {2, "2"}});
+    const Partitions::Found found = find_again(Why::out_of_range, 3, 5);
+    EXPECT_EQ(found.from, 3);
+    EXPECT_EQ(found.skipped, 0);
+    EXPECT_FALSE(found.recreated);
+    EXPECT_EQ(read_one(first, 3), Partitions::Read::entered);
 }
 
 TEST_F(PartitionsTest, RecordsAreCheckedAgainstThoseBefore) {
@@ -298,7 +337,9 @@ TEST_F(PartitionsTest, RecordsOfATopicThatWasMadeAgainAreStillApplied) {
 
 TEST_F(PartitionsTest, DeletedRecordsAreSkipped) {
     partitions.add(first, {.offset = 3, .mark = {2, "2"}});
-    partitions.skip(first, 7);
+    const Partitions::Found found = find_again(Why::out_of_range, 7, 9);
+    EXPECT_EQ(found.from, 7);
+    EXPECT_EQ(found.skipped, 4);
     EXPECT_EQ(partitions.position_of(first), 7);
     EXPECT_EQ(read_one(first, 7), Partitions::Read::entered);
 }
