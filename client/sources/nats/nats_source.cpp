@@ -136,9 +136,7 @@ void NatsSource::nack(std::span<const Delivery> deliveries) {
 }
 
 std::vector<Position> NatsSource::positions(std::span<const Delivery* const> deliveries) {
-    std::vector<Position> positions = Source::positions(deliveries);
-    positions.front().incarnation = impl_->incarnation();
-    return positions;
+    return {impl_->position_of(Source::positions(deliveries).front())};
 }
 
 void NatsSource::set_positions(LoadPositions load) {

@@ -57,16 +57,22 @@ void Worker::load_incarnation(const LoadPositions& load) {
     try {
         for (const Position& position : load({setup_.subscription})) {
             const std::lock_guard lock(mutex_);
-            incarnation_ = position.incarnation;
+            incarnation_ = saved_incarnation_ = position.incarnation;
+            saved_at_ = position.published_at;
         }
     } catch (const DatabaseError& error) {
         throw SourceError(std::string("cannot load the position: ") + error.what(), true);
     }
 }
 
-std::string Worker::incarnation() {
+// A consumer that was made again may begin with earlier messages, whose times would not be saved.
+Position Worker::position_of(Position newest) {
     const std::lock_guard lock(mutex_);
-    return incarnation_;
+    newest.incarnation = incarnation_;
+    if (incarnation_ != saved_incarnation_)
+        newest.published_at = saved_at_ =
+            std::max(newest.published_at, saved_at_ + std::chrono::microseconds(1));
+    return newest;
 }
 
 std::vector<Gap> Worker::gaps() {

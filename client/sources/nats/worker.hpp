@@ -55,7 +55,8 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
 
     // Throws SourceError.
     void load_incarnation(const LoadPositions& load);
-    std::string incarnation();
+    // Adds the incarnation to the position of the newest message.
+    Position position_of(Position newest);
     std::vector<Gap> gaps();
 
   private:
@@ -114,6 +115,8 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     Claims claims_;
     bool is_known_ = false;    // the consumer, since open()
     std::string incarnation_;  // when the consumer was created, as the server writes it
+    std::string saved_incarnation_;
+    Time saved_at_{};  // of the last position
     std::vector<Gap> gaps_;
 
     // These belong to the thread.

@@ -51,6 +51,10 @@ class NatsSource(Source):
         self.client.add_stream(self.name, [f"{self.name}.>"])
         self.configure()
 
+    def recreate_consumer(self) -> None:
+        self.client.run(self.client.jetstream.delete_consumer(self.name, "c"))
+        self.configure()
+
     def limit(self, messages: int) -> None:
         """From now on the stream deletes all but this number of messages."""
         from nats.js.api import StreamConfig

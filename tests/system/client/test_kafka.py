@@ -155,7 +155,7 @@ def test_aborted_transactions_are_not_read(make_topic: MakeTopic) -> None:
 def test_only_an_aborted_transaction_came_since(
     make_topic: MakeTopic, target: Target, consume: Consume, offsets_in_database: int
 ) -> None:
-    """Its records are no lag for a process that has read nothing else."""
+    """A process that has read nothing else does not count its records as lag."""
     from confluent_kafka import Producer
 
     topic = make_topic(1)
@@ -431,7 +431,7 @@ def test_offsets_in_the_database(topic: KafkaSource, target: Target, consume: Co
 
 
 def test_the_database_is_older_than_the_group(topic: KafkaSource, target: Target, consume: Consume) -> None:
-    """It was restored from a backup: what is missing in it is read again."""
+    """It was restored from a backup. Records that it lacks are read again."""
     options = consumer_options(topic, kafka_offsets_in_database=1, housekeeping_interval=200)
     ids = [topic.send_event(f"k{n}", 1) for n in range(100)]
     topic.flush()

@@ -88,3 +88,22 @@ def test_messages_that_were_deleted_before_they_were_delivered(
     consumer.wait_logged("7 messages were deleted before they were delivered")
     gaps = "SELECT subscription, skipped, recreated FROM inbox.gaps"
     wait_until(lambda: target.execute(gaps), lambda seen: seen == [(stream.subscription, 7, 0)], what="the gap")
+
+
+def test_only_the_consumer_was_made_again(
+    kind: type[NatsSource], make_source: MakeSource, target: Target, consume: Consume
+) -> None:
+    """It delivers old messages, which have no effect. Later it is known, although there are no new ones."""
+    stream = make_source(kind)
+    consumer = consume(**stream.consumer_options())
+    ids = stream.send_events(1, range(1, 4))
+    target.wait_applied(ids)
+    stream.wait_settled()
+    consumer.stop()
+    stream.recreate_consumer()
+    consumer = consume(**stream.consumer_options())
+    stream.wait_settled()
+    consumer.stop()
+    consumer = consume(**stream.consumer_options(), on_recreated="stop")
+    ids += stream.send_events(1, [4])
+    target.wait_applied(ids)

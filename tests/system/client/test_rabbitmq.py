@@ -284,7 +284,7 @@ def first_offset(queue: RabbitmqSource) -> int:
 
 @of_all_kinds
 def test_senders_that_count_their_messages(queue: RabbitmqSource) -> None:
-    """The ids of two applications are two ids, and one who counts is warned of."""
+    """Two applications may use the same id, and the log warns of ids that are counted."""
     import pika
 
     for app in ("a", "b"):

@@ -342,7 +342,7 @@ def test_a_server_that_restarts(source: Source, target: Target, consume: Consume
 
 
 # -------------------------------------------------------------------------------------------------
-# What is read is made again
+# Topics, streams and queues that are made again
 # -------------------------------------------------------------------------------------------------
 
 GAPS = "SELECT skipped, recreated FROM inbox.gaps WHERE accepted_at IS NULL"
