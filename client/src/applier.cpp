@@ -103,9 +103,10 @@ Connection& connect(const Shared& shared, std::optional<Connection>& connection)
 void send_position(const Shared& shared, Connection& connection, const Position& position,
                    const std::string& saver) {
     if (const Parameter published = time_literal(position.published_at))
-        connection.send(Whose::own, "SELECT inbox.save_offset($1, $2, $3, $4::timestamptz, $5)",
-                        {shared.options.name, position.subscription,
-                         clean_utf8(position.message_id), published, saver});
+        connection.send(
+            Whose::own, "SELECT inbox.save_offset($1, $2, $3, $4::timestamptz, $5, $6)",
+            {shared.options.name, position.subscription, clean_utf8(position.message_id), published,
+             saver, clean_utf8(position.incarnation)});
 }
 
 static void set_trace(Connection& connection, std::string_view traceparent,

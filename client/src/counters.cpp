@@ -50,6 +50,8 @@ ConsumerMetrics Counters::snapshot() const {
     metrics.in_doubt = in_doubt;
     metrics.database_reconnects = database_reconnects;
     metrics.source_reconnects = source_reconnects;
+    metrics.skipped = skipped;
+    metrics.recreated = recreated;
     metrics.lag = std::chrono::milliseconds{lag_ms.load()};
     times.percentiles(metrics.apply_p50, metrics.apply_p99);
     return metrics;
@@ -128,6 +130,8 @@ std::string open_metrics(const ConsumerMetrics& m, const std::string& consumer) 
     out.counter("in_doubt", "Commits whose answer was lost.", m.in_doubt);
     out.counter("database_reconnects", "Reconnections to the database.", m.database_reconnects);
     out.counter("source_reconnects", "Reopenings of the source.", m.source_reconnects);
+    out.counter("skipped", "Events that can no longer be received from the source.", m.skipped);
+    out.counter("recreated", "Times that the source was made again or cut back.", m.recreated);
     out.gauge("outstanding_messages", "Deliveries received and not settled.",
               std::to_string(m.outstanding_messages));
     out.gauge("outstanding_bytes", "Bytes of deliveries received and not settled.",

@@ -40,7 +40,7 @@ class Latencies {
 struct Counters {
     std::atomic<std::uint64_t> received{0}, applied{0}, duplicates{0}, failures{0}, dead{0},
         acked{0}, nacked{0}, transactions{0}, in_doubt{0}, database_reconnects{0},
-        source_reconnects{0};
+        source_reconnects{0}, skipped{0}, recreated{0};
     std::atomic<std::int64_t> lag_ms{0};
     // Events settled by appliers, and how many of them the database has been told of.
     std::atomic<std::uint64_t> settled{0}, reported{0};

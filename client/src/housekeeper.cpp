@@ -16,6 +16,8 @@ void Housekeeper::turn() {
     attempt("cannot look for resets", [this] { look_for_reset(); });
     if (has_unsaved())
         attempt("cannot save positions", [this] { save_positions(); });
+    if (has_unreported())
+        attempt("cannot report gaps", [this] { report_gaps(); });
     attempt("cannot report figures", [this] { report(receiver_.outstanding()); });
     attempt("cannot prune the window", [this] { prune(); });
     attempt("cannot apply redriven messages", [this] { take_redriven(); });
@@ -89,11 +91,23 @@ void Housekeeper::finish() noexcept {
             connect(shared_, connection_);
             save_positions();
         }
+        if (has_unreported()) {
+            connect(shared_, connection_);
+            report_gaps();
+        }
         report(0);
     } catch (const std::exception& error) {
         shared_.log(Level::warning,
                     std::string("cannot save positions and figures: ") + error.what());
     }
+}
+
+void save_positions(const Shared& shared, const std::vector<Position>& positions) {
+    std::optional<Connection> connection;
+    connect(shared, connection);
+    for (const Position& position : positions)
+        send_position(shared, *connection, position, shared.instance);
+    connection->finish();
 }
 
 std::vector<Position> load_positions(const Shared& shared,
@@ -102,14 +116,40 @@ std::vector<Position> load_positions(const Shared& shared,
     const Result found = connect(shared, connection)
                              .run(Whose::own,
                                   "SELECT s, o.message_id, (extract(epoch FROM o.publish_time) * "
-                                  "1000000)::bigint FROM unnest($2::text[]) AS s, "
+                                  "1000000)::bigint, coalesce(o.incarnation, '') "
+                                  "FROM unnest($2::text[]) AS s, "
                                   "inbox.load_offset($1, s) AS o WHERE o.message_id IS NOT NULL",
                                   {shared.options.name, array_literal(subscriptions)});
     std::vector<Position> positions;
     for (int row = 0; row < found.rows(); row++)
         positions.push_back({std::string(found.text(row, 0)), std::string(found.text(row, 1)),
-                             time_of(found.text(row, 2))});
+                             time_of(found.text(row, 2)), std::string(found.text(row, 3))});
     return positions;
+}
+
+// ------------------------------------------------------------------------------------------------
+// Gaps
+// ------------------------------------------------------------------------------------------------
+
+// They are kept until they are reported.
+bool Housekeeper::has_unreported() {
+    for (Gap& gap : source_.gaps()) {
+        shared_.counters.skipped += gap.skipped;
+        shared_.counters.recreated += gap.recreated;
+        unreported_.push_back(std::move(gap));
+    }
+    return !unreported_.empty();
+}
+
+void Housekeeper::report_gaps() {
+    for (; !unreported_.empty(); unreported_.pop_front()) {
+        const Gap& gap = unreported_.front();
+        connection_->run(
+            Whose::own, "SELECT inbox.report_gap($1, $2, $3, $4::bigint, $5::boolean, $6)",
+            {shared_.options.name, gap.subscription, clean_utf8(gap.why),
+             std::to_string(gap.skipped), gap.recreated ? "true" : "false",
+             gap.incarnation.empty() ? std::nullopt : Parameter(clean_utf8(gap.incarnation))});
+    }
 }
 
 // ------------------------------------------------------------------------------------------------

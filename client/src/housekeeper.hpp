@@ -1,7 +1,8 @@
-// The periodic work of a consumer: carries out resets of its offset, saves positions, reports
-// figures, prunes the deduplication window, and applies messages that operators have redriven.
+// The periodic work of a consumer: carries out resets of its offset, saves positions, reports gaps
+// and figures, prunes the deduplication window, and applies messages that operators have redriven.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -32,6 +33,8 @@ class Housekeeper {
     void look_for_reset();
     bool has_unsaved();
     void save_positions();
+    bool has_unreported();
+    void report_gaps();
     void report(std::size_t outstanding);
     void prune();
     void take_redriven();
@@ -41,10 +44,14 @@ class Housekeeper {
     Receiver& receiver_;
     Source& source_;
     std::vector<Position> unsaved_;
+    std::deque<Gap> unreported_;
     std::optional<Connection> connection_;
     bool resetting_ = false;
     std::set<std::string> failing_;  // names of failing tasks, so that each is logged once
 };
+
+// Saves positions at once. Throws DatabaseError.
+void save_positions(const Shared& shared, const std::vector<Position>& positions);
 
 // Implements LoadPositions.
 std::vector<Position> load_positions(const Shared& shared,

@@ -1,6 +1,10 @@
 #include "receiver.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "housekeeper.hpp"
 
 namespace inbox {
 
@@ -36,12 +40,24 @@ void Receiver::run() {
 }
 
 // Either stop() sees `opening_`, or this sees `stop`.
+//
+// A source that begins at the end makes this its position at once. Otherwise a restart before the
+// first event would begin at a later end.
 void Receiver::open() {
     opening_ = true;
     if (shared_.stop.raised())
         return;
     source_.open();
     opening_ = false;
+    std::ranges::move(source_.moved_positions(), std::back_inserter(begin_));
+    if (!begin_.empty()) {
+        try {
+            save_positions(shared_, begin_);
+        } catch (const DatabaseError& error) {
+            throw SourceError(std::string("cannot save where it begins: ") + error.what(), true);
+        }
+        begin_.clear();
+    }
     open_ = true;
     if (std::exchange(opened_before_, true))
         shared_.counters.source_reconnects++;

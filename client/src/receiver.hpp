@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "backoff.hpp"
 #include "dispatcher.hpp"
@@ -42,6 +43,7 @@ class Receiver {
     std::atomic<bool> opening_{false};
     bool open_ = false;
     bool opened_before_ = false;
+    std::vector<Position> begin_;  // where the source begins, not saved yet
     std::mutex mutex_;
     std::optional<Time> to_seek_, sought_;
 };

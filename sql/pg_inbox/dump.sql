@@ -19,6 +19,7 @@ SELECT pg_extension_config_dump('inbox.claimed', '');
 SELECT pg_extension_config_dump('inbox.tombstone', '');
 SELECT pg_extension_config_dump('inbox.consumer_offset', '');
 SELECT pg_extension_config_dump('inbox.offset_reset', '');
+SELECT pg_extension_config_dump('inbox.gap', '');
 SELECT pg_extension_config_dump('inbox.operation', '');
 SELECT pg_extension_config_dump('inbox.operation_id_seq', '');
 SELECT pg_extension_config_dump('inbox.progress', '');

@@ -114,6 +114,16 @@ BEGIN ATOMIC
           LEFT JOIN inbox.operation AS o ON o.id = r.reset_id
          WHERE coalesce(o.at < clock_timestamp() - c.max_age, true)
         UNION ALL
+        SELECT CASE WHEN g.skipped > 0 THEN 'failing' ELSE 'degraded' END, c.name,
+               CASE WHEN g.skipped > 0 THEN 'events skipped' ELSE 'source made again' END, g.since,
+               format('subscription "%s": %s events can no longer be received, and it was made again %s times; the last report: %s',
+                      g.subscription, g.skipped, g.recreated, g.why),
+               format('See inbox.gaps. Send what is missing again, for example with outbox.replay(); then SELECT inbox.accept_gap(%L, %L, %L).',
+                      c.name, g.subscription, 'reason')
+          FROM consumer AS c
+          JOIN inbox.gap AS g ON g.consumer_id = c.id
+         WHERE g.accepted_at IS NULL
+        UNION ALL
         -- A process that is still at work, or was a moment ago. The age of an offset says nothing:
         -- it also grows when there is nothing left to do.
         SELECT 'degraded', o.consumer, 'offset behind', o.updated_at,

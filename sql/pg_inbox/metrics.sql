@@ -49,7 +49,11 @@ BEGIN ATOMIC
                    (12, 'inbox_seen_timestamp_seconds', 'gauge', 'When a process outside the server was last seen.', NULL,
                     extract(epoch FROM s.seen_at)),
                    (14, 'inbox_versions_behind', 'gauge', 'Versions of one aggregate received and not processed, at the worst one.', NULL,
-                    coalesce(l.versions_behind, 0))
+                    coalesce(l.versions_behind, 0)),
+                   (15, 'inbox_skipped', 'counter', 'Events that can no longer be received from their source.', NULL,
+                    (SELECT coalesce(sum(g.skipped), 0) FROM inbox.gaps AS g WHERE g.consumer = s.consumer)),
+                   (16, 'inbox_recreated', 'counter', 'Times that a source was made again or cut back.', NULL,
+                    (SELECT coalesce(sum(g.recreated), 0) FROM inbox.gaps AS g WHERE g.consumer = s.consumer))
                                ) AS f(number, family, type, help, quantile, value)
                         UNION ALL
                         SELECT 13, 'inbox_delivery_seconds', 'histogram', 'From occurred_at to processed.',

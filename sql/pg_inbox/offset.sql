@@ -3,13 +3,15 @@
 
 -- Saves the offset of a consumer, unless a later one is saved. Returns false, and writes nothing,
 -- if the saved offset is the same or later, or if it has been reset and the consumer has not gone
--- there yet.
+-- there yet. `incarnation` is by what the source recognizes the topic, stream or queue that
+-- message_id belongs to: one that was made again begins its ids again.
 CREATE FUNCTION inbox.save_offset(
     consumer     text,
     subscription text,
     message_id   text,
     publish_time timestamptz,
     updated_by   text DEFAULT NULL,
+    incarnation  text DEFAULT '',
     caller       inbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -38,9 +40,9 @@ BEGIN
             RETURN false;
     END;
     INSERT INTO inbox.consumer_offset AS o
-               (consumer_id, subscription, slot, message_id, publish_time, lag_ms, updated_by)
+               (consumer_id, subscription, slot, message_id, publish_time, lag_ms, updated_by, incarnation)
         SELECT own_id, save_offset.subscription, hashtext(saver) & 31, save_offset.message_id,
-               save_offset.publish_time, greatest(lag, 0), saver
+               save_offset.publish_time, greatest(lag, 0), saver, coalesce(save_offset.incarnation, '')
          WHERE NOT EXISTS (SELECT FROM inbox.offset_reset AS r
                             WHERE r.consumer_id = own_id AND r.subscription = save_offset.subscription)
            AND NOT EXISTS (SELECT FROM inbox.consumer_offset AS saved
@@ -52,7 +54,8 @@ BEGIN
                publish_time = excluded.publish_time,
                lag_ms = excluded.lag_ms,
                updated_at = excluded.updated_at,
-               updated_by = excluded.updated_by
+               updated_by = excluded.updated_by,
+               incarnation = excluded.incarnation
          WHERE o.publish_time < excluded.publish_time;
     RETURN FOUND;
 END $$;
@@ -69,7 +72,8 @@ CREATE FUNCTION inbox.load_offset(
     OUT lag_ms       bigint,
     OUT updated_at   timestamptz,
     OUT updated_by   text,
-    OUT reset_id     bigint)
+    OUT reset_id     bigint,
+    OUT incarnation  text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -77,9 +81,9 @@ DECLARE
     own_id integer := inbox_internal.own_consumer(consumer, caller);
 BEGIN
     SELECT coalesce(r.message_id, o.message_id), coalesce(r.publish_time, o.publish_time),
-           o.lag_ms, o.updated_at, o.updated_by, r.reset_id
+           o.lag_ms, o.updated_at, o.updated_by, r.reset_id, CASE WHEN r.reset_id IS NULL THEN o.incarnation END
       INTO load_offset.message_id, load_offset.publish_time,
-           load_offset.lag_ms, load_offset.updated_at, load_offset.updated_by, load_offset.reset_id
+           load_offset.lag_ms, load_offset.updated_at, load_offset.updated_by, load_offset.reset_id, load_offset.incarnation
       FROM (SELECT * FROM inbox.consumer_offset AS saved
              WHERE saved.consumer_id = own_id AND saved.subscription = load_offset.subscription
              ORDER BY saved.publish_time DESC LIMIT 1) AS o
@@ -153,7 +157,7 @@ BEGIN
     END IF;
     DELETE FROM inbox.consumer_offset AS o
      WHERE o.consumer_id = own_id AND o.subscription = confirm_reset.subscription;
-    PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by, caller);
+    PERFORM inbox.save_offset(consumer, subscription, reset.message_id, reset.publish_time, updated_by, caller => caller);
     RETURN true;
 END $$;
 
@@ -186,7 +190,8 @@ SELECT c.name AS consumer,
        o.updated_at,
        o.updated_by,
        clock_timestamp() - o.updated_at AS idle,
-       r.reset_id IS NOT NULL AS reset_pending
+       r.reset_id IS NOT NULL AS reset_pending,
+       o.incarnation
   FROM (SELECT DISTINCT ON (saved.consumer_id, saved.subscription) saved.*
           FROM inbox.consumer_offset AS saved
          ORDER BY saved.consumer_id, saved.subscription, saved.publish_time DESC) AS o
@@ -196,3 +201,4 @@ COMMENT ON VIEW inbox.offsets IS 'offsets of consumers';
 COMMENT ON COLUMN inbox.offsets.lag_ms IS 'milliseconds from publish_time to when it was saved';
 COMMENT ON COLUMN inbox.offsets.idle IS 'time since the last save';
 COMMENT ON COLUMN inbox.offsets.reset_pending IS 'true if it was reset, and the consumer has not gone there yet';
+COMMENT ON COLUMN inbox.offsets.incarnation IS 'by what the source recognizes the topic, stream or queue that message_id belongs to';

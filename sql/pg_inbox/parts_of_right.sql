@@ -14,14 +14,14 @@ BEGIN ATOMIC
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'changes_trace', 'record_failure',
                                     'record_end', 'save_progress', 'set_policy', 'dead_letter', 'event_status', 'payload_text', 'payload_jsonb']
              WHEN 'consume' THEN ARRAY['version', 'create_consumer', 'begin_event', 'begin_events', 'was_applied',
-                                       'save_offset', 'load_offset', 'confirm_reset',
+                                       'save_offset', 'load_offset', 'confirm_reset', 'report_gap',
                                        'report_progress', 'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
                                        'set_policy', 'dead_letter', 'waiting_keys', 'is_own', 'event_status', 'payload_text', 'payload_jsonb']
-             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'forget', 'set_window', 'prune', 'give_consumer',
+             WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'accept_gap', 'forget', 'set_window', 'prune', 'give_consumer',
                                        'drop_consumer',
                                        'dead_letter', 'waiting_keys', 'is_own', 'operation', 'event_status', 'payload_text',
                                        'payload_jsonb']
-             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'metrics', 'offsets', 'event_status']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'metrics', 'offsets', 'gaps', 'event_status']
            END
            -- For roles that apply events, in the server or in their own processes.
            || CASE WHEN right_to IN ('read', 'consume')

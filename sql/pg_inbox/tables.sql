@@ -219,11 +219,27 @@ CREATE TABLE inbox.consumer_offset (
     lag_ms       bigint      NOT NULL,
     updated_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_by   text        NOT NULL,
+    incarnation  text        NOT NULL DEFAULT '',
     PRIMARY KEY (consumer_id, subscription, slot)
 );
 COMMENT ON TABLE inbox.consumer_offset IS 'offsets of consumers in the subscriptions that they read';
 COMMENT ON COLUMN inbox.consumer_offset.slot IS 'number for the connection of the consumer, from a hash of updated_by';
 COMMENT ON COLUMN inbox.consumer_offset.lag_ms IS 'milliseconds from publish_time to when this was saved';
+COMMENT ON COLUMN inbox.consumer_offset.incarnation IS 'by what the source recognizes the topic, stream or queue that message_id belongs to';
+
+CREATE TABLE inbox.gap (
+    consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,
+    subscription text        NOT NULL,
+    skipped      bigint      NOT NULL,
+    recreated    bigint      NOT NULL,
+    incarnation  text,
+    why          text        NOT NULL,
+    since        timestamptz NOT NULL,
+    noted_at     timestamptz NOT NULL,
+    accepted_at  timestamptz,
+    PRIMARY KEY (consumer_id, subscription)
+);
+COMMENT ON TABLE inbox.gap IS 'reports about events that can no longer be received, see inbox.report_gap()';
 
 CREATE TABLE inbox.offset_reset (
     consumer_id  integer     NOT NULL REFERENCES inbox.consumer ON DELETE CASCADE,

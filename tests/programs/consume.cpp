@@ -145,6 +145,8 @@ std::string state(const inbox::Script& script, const inbox::Consumer& consumer) 
     number("in_doubt", m.in_doubt);
     number("database_reconnects", m.database_reconnects);
     number("source_reconnects", m.source_reconnects);
+    number("skipped", m.skipped);
+    number("recreated", m.recreated);
     number("outstanding_messages", m.outstanding_messages);
     number("outstanding_bytes", m.outstanding_bytes);
     json << '}';

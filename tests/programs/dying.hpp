@@ -57,6 +57,7 @@ class MortalSource final : public inbox::Source {
         return source_->positions(deliveries);
     }
     std::vector<inbox::Position> moved_positions() override { return source_->moved_positions(); }
+    std::vector<inbox::Gap> gaps() override { return source_->gaps(); }
     void set_positions(inbox::LoadPositions load) override {
         source_->set_positions(std::move(load));
     }

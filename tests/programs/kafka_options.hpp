@@ -27,6 +27,8 @@ inline inbox::KafkaOptions kafka_options(std::map<std::string, std::string>& giv
     o.offsets_in_database = taken("offsets_in_database", "0") == "1";
     if (taken("start", "earliest") == "latest")
         o.start = inbox::KafkaOptions::Start::latest;
+    if (taken("on_recreated") == "stop")
+        o.on_recreated = inbox::OnRecreated::stop;
     o.tls = taken("tls", "0") == "1";
     o.ca_file = taken("ca_file");
     o.certificate_file = taken("certificate_file");

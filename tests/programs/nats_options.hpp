@@ -19,6 +19,7 @@ inline inbox::NatsOptions nats_options(Options& options) {
     options.take("inbox_prefix", o.inbox_prefix);
     options.take("prefetch", o.prefetch);
     options.take("double_ack", o.double_ack);
+    options.take("on_recreated", o.on_recreated);
     options.take("connect_timeout", o.connect_timeout);
     options.take("request_timeout", o.request_timeout);
     options.take("retry_base", o.retry_base);

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "inbox/source.hpp"
+
 namespace driver {
 
 // Of the command line, name=value each. take() what is known; what is left is wrong.
@@ -39,6 +41,11 @@ class Options {
     void take(const char* name, std::chrono::duration<Rep, Period>& value) {
         if (const auto found = given_.extract(name))
             value = std::chrono::duration<Rep, Period>(std::stoll(found.mapped()));
+    }
+    void take(const char* name, inbox::OnRecreated& value) {
+        if (const auto found = given_.extract(name))
+            value = found.mapped() == "stop" ? inbox::OnRecreated::stop
+                                             : inbox::OnRecreated::begin_again;
     }
     bool are_all_taken() const {
         for (const auto& [name, value] : given_)

@@ -12,6 +12,7 @@ inline inbox::RabbitmqOptions rabbitmq_options(Options& options) {
     options.take("virtual_host", o.virtual_host);
     options.take("queue", o.queue);
     options.take("is_stream", o.is_stream);
+    options.take("on_recreated", o.on_recreated);
     std::string start;
     options.take("start", start);
     if (start == "latest")

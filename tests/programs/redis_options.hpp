@@ -18,6 +18,7 @@ inline inbox::RedisOptions redis_options(Options& options) {
     options.take("group", o.group);
     options.take("consumer", o.consumer);
     options.take("create_group_from", o.create_group_from);
+    options.take("on_recreated", o.on_recreated);
     options.take("user", o.user);
     options.take("password", o.password);
     options.take("sentinel_password", o.sentinel_password);

@@ -67,6 +67,8 @@ CONTENTS = {
     "  WHERE role <> %(role)s",
     "offset reset": "SELECT c.name || ' ' || o.ctid, md5(o::text) FROM inbox.offset_reset AS o JOIN inbox.consumer AS c ON c.id = consumer_id "
     "  WHERE role <> %(role)s",
+    "gap": "SELECT c.name || ' ' || g.ctid, md5(g::text) FROM inbox.gap AS g JOIN inbox.consumer AS c ON c.id = consumer_id "
+    "  WHERE role <> %(role)s",
     "tombstone": "SELECT projection::text || key, t::text FROM inbox.tombstone AS t WHERE projection::text ~ '^victim'",
     "captured": "SELECT relation::text, c::text FROM outbox.captured AS c WHERE relation::text ~ '^victim'",
     "lease": "SELECT (destination, lane, number)::text, (token, locked_until, taken, positions)::text FROM outbox.batch "

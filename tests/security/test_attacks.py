@@ -244,6 +244,7 @@ ATTACKS = {
     "inbox.save_offset": "the place of another role's consumer",
     "inbox.load_offset": "the place of another role's consumer",
     "inbox.confirm_reset": "the reset of another role's consumer",
+    "inbox.report_gap": "a gap of another role's consumer",
     "inbox.fail_event": "a failure of another role's consumer",
     "inbox.end_failure": "events of another role's consumer",
     "inbox.report_progress": "figures of another role's consumer",
@@ -279,6 +280,7 @@ ATTACKS = {
     "inbox.discard": "from an index function that a superuser runs",
     "inbox.give_consumer": "giving a consumer to a role that it is no member of; from an index function that a superuser runs",
     "inbox.drop_consumer": "from an index function that a superuser runs",
+    "inbox.accept_gap": "from an index function that a superuser runs",
     "inbox.reset_offset": "from an index function that a superuser runs",
     "inbox.forget": "from an index function that a superuser runs",
     "inbox.set_window": "a window that is negative or without end",
@@ -287,6 +289,7 @@ ATTACKS = {
     "inbox.lag": "messages",
     "inbox.health": "keys and errors of other roles' consumers",
     "inbox.offsets": "messages",
+    "inbox.gaps": "messages",
     "inbox.metrics": "messages",
     "inbox.event_status": "errors of other roles' consumers, and which events they have",
 }  # fmt: skip

@@ -59,6 +59,7 @@ VICTIMS_WORK = """
     SELECT inbox.fail_event('theirs', 'source', '00000000-0000-7000-8000-000000000031', now(), NULL, 1, 1, NULL, '{secret}', 'a', '1', 'E',
                             '{secret} waiting', 'application/json', NULL, '"{secret}"', '{secret} error', 'P0001', false);
     SELECT inbox.save_offset('theirs', 'sub', 'place', now(), 'victim');
+    SELECT inbox.report_gap('theirs', 'sub', 'secret', 1);
     SELECT inbox.begin_event('theirs', '00000000-0000-7000-8000-000000000040');
     SELECT outbox.capture('victim.t', topic => 'secret.t');
     SELECT outbox.enqueue('a', '{secret}', 'X', '{{"a": "{secret}"}}'::jsonb, topic => 'secret.a', event_id => '00000000-0000-7000-8000-000000000001');

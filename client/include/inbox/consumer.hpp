@@ -108,6 +108,8 @@ struct ConsumerMetrics {
     std::uint64_t in_doubt = 0;      // commits whose answer was lost, and was looked up later
     std::uint64_t database_reconnects = 0;
     std::uint64_t source_reconnects = 0;
+    std::uint64_t skipped = 0;    // events that can no longer be received from the source, at most
+    std::uint64_t recreated = 0;  // times that the source was made again or cut back
     std::size_t outstanding_messages = 0;    // now: received and not settled
     std::size_t outstanding_bytes = 0;       // now: their size
     std::chrono::microseconds apply_p50{0};  // of a batch, from its first statement to its commit

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -31,6 +32,23 @@ struct Position {
     std::string subscription;  // the name under which it is saved
     std::string message_id;
     Time published_at{};  // a later position has a later time, or it is not saved
+    // By what the source recognizes the topic, stream or queue that message_id belongs to. Ids and
+    // offsets of one that was made again begin again.
+    std::string incarnation{};
+};
+
+// What a source does when it finds that what it reads was made again, or was cut back, since its
+// position: begins with the first message that is there, or throws a SourceError that is not
+// transient. Messages that come again are recognized within the deduplication window.
+enum class OnRecreated { begin_again, stop };
+
+// Events that can no longer be received, or an incarnation that has replaced another one.
+struct Gap {
+    std::string subscription;
+    std::string why;            // a sentence for people
+    std::uint64_t skipped = 0;  // number of events, at most
+    bool recreated = false;
+    std::string incarnation{};  // the new one; empty if it has no name
 };
 
 // Returns the saved positions of these subscriptions, without those that have none. Throws
@@ -80,8 +98,10 @@ class Source {
     // Returns positions that have changed since the last call, to be saved by themselves. When
     // several transactions run at the same time, positions() may have returned earlier ones.
     virtual std::vector<Position> moved_positions() { return {}; }
-    // For sources that begin where the consumer's database says.
+    // For sources that compare what they find with what the consumer's database says.
     virtual void set_positions(LoadPositions) {}
+    // Returns the gaps found since the last call, which the source has logged.
+    virtual std::vector<Gap> gaps() { return {}; }
 
     // Returns which deliveries must be given back now, unless a handler has begun with them; nack()
     // is then called for them. Empty if none must.
@@ -112,7 +132,7 @@ class Source {
 inline std::vector<Position> Source::positions(std::span<const Delivery* const> deliveries) {
     const Delivery* const newest = *std::ranges::max_element(
         deliveries, {}, [](const Delivery* delivery) { return delivery->published_at; });
-    return {{subscription(), newest->message_id, newest->published_at}};
+    return {{subscription(), newest->message_id, newest->published_at, {}}};
 }
 
 }  // namespace inbox

@@ -26,9 +26,9 @@ static constexpr int oldest_version = 0x02000000;
 // -------------------------------------------------------------------------------------------------
 
 void check_properties(const KafkaOptions& options) {
-    static constexpr std::array<std::string_view, 7> ours{
-        "bootstrap.servers",        "group.id",  "group.instance.id",   "enable.auto.commit",
-        "enable.auto.offset.store", "log.queue", "enable.partition.eof"};
+    static constexpr std::array<std::string_view, 8> ours{
+        "bootstrap.servers",        "group.id",  "group.instance.id",    "enable.auto.commit",
+        "enable.auto.offset.store", "log.queue", "enable.partition.eof", "auto.offset.reset"};
     for (const auto& [name, value] : options.properties)
         if (std::ranges::find(ours, name) != ours.end())
             throw std::invalid_argument("KafkaOptions: the source sets the property \"" + name +
@@ -93,8 +93,9 @@ void configure(Configuration& conf, const KafkaOptions& options) {
     // An offset is committed when the database has committed.
     conf.set("enable.auto.commit", "false");
     conf.set("enable.auto.offset.store", "false");
-    conf.set("auto.offset.reset",
-             options.start == KafkaOptions::Start::earliest ? "earliest" : "latest");
+    // The source finds the offset itself, so that it knows what is skipped.
+    conf.set("auto.offset.reset", "error");
+    conf.set("enable.partition.eof", "true");
     conf.set("isolation.level", "read_committed");
     conf.set("partition.assignment.strategy", "cooperative-sticky");
     conf.set("session.timeout.ms", number(session));

@@ -1,6 +1,8 @@
 #include "inbox/sources/kafka.hpp"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -83,6 +85,15 @@ class KafkaSource::Impl {
         session->close(limit);
         const std::lock_guard lock(mutex_);
         add(stats_, session->stats());
+        std::ranges::move(session->gaps(), std::back_inserter(gaps_));
+    }
+
+    std::vector<Gap> gaps() {
+        const std::lock_guard lock(mutex_);
+        std::vector<Gap> gaps = std::exchange(gaps_, {});
+        if (session_)
+            std::ranges::move(session_->gaps(), std::back_inserter(gaps));
+        return gaps;
     }
 
     // Returns nullptr if the source is not open.
@@ -116,7 +127,9 @@ class KafkaSource::Impl {
     kafka::Membership membership_;
     mutable std::mutex mutex_;
     std::shared_ptr<Session> session_;
-    KafkaStats stats_;  // of earlier sessions
+    // Of earlier sessions.
+    KafkaStats stats_;
+    std::vector<Gap> gaps_;
 };
 
 KafkaSource::KafkaSource(KafkaOptions options) {
@@ -177,6 +190,10 @@ std::vector<Position> KafkaSource::positions(std::span<const Delivery* const> de
 std::vector<Position> KafkaSource::moved_positions() {
     const std::shared_ptr<Session> session = impl_->session();
     return session && impl_->saves_offsets() ? session->moved_positions() : std::vector<Position>();
+}
+
+std::vector<Gap> KafkaSource::gaps() {
+    return impl_->gaps();
 }
 
 void KafkaSource::set_positions(LoadPositions load) {

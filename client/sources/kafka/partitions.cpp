@@ -23,8 +23,14 @@ void Partitions::Partition::settle(Entry& entry) {
     entry.state = State::settled;
     while (!entries.empty() && entries.front().state == State::settled) {
         passed_at = std::max(passed_at, entries.front().time);
+        mark = {entries.front().offset, std::move(entries.front().event_id)};
         entries.pop_front();
     }
+}
+
+Partitions::Checked Partitions::Partition::now() const {
+    const Mark last = entries.empty() ? mark : Mark{entries.back().offset, entries.back().event_id};
+    return {last, next, newest};
 }
 
 std::string Partitions::text_of(Handle handle) {
@@ -59,13 +65,20 @@ Partitions::Partition* Partitions::find(std::uint64_t number) {
     return found == places_.end() ? nullptr : find(found->second);
 }
 
-void Partitions::add(const Place& place, std::int64_t begin, Time saved) {
+void Partitions::add(const Place& place, const Begin& begin) {
     remove(place);
     Partition& added = partitions_[place];
     added.number = ++last_number;
-    added.next = begin;
-    added.saved = begin;
-    added.saved_at = saved;
+    added.next = begin.offset;
+    added.asked = begin.first();
+    if (begin.has_mark()) {
+        added.mark = begin.mark;
+        added.expected = begin.mark;
+        added.checked = {begin.mark, begin.offset, begin.saved_at};
+    }
+    added.committed = begin.is_committed ? begin.offset : -1;
+    added.saved = begin.is_saved ? begin.offset : -1;
+    added.saved_at = begin.saved_at;
     places_.emplace(added.number, place);
 }
 
@@ -82,11 +95,60 @@ void Partitions::move(const Place& place, std::int64_t to, Time time) {
     const Partition* const partition = find(place);
     if (partition == nullptr)
         return;
-    const Time saved = partition->saved_at;
-    add(place, to, saved);
-    Partition& moved = partitions_[place];
-    moved.saved = -1;
-    moved.passed_at = time;
+    add(place, {.offset = to, .saved_at = partition->saved_at});
+    partitions_[place].passed_at = time;
+}
+
+void Partitions::begin_again(const Place& place, std::int64_t from) {
+    Partition* const partition = find(place);
+    if (partition == nullptr)
+        return;
+    const Partition old = std::move(*partition);
+    places_.erase(old.number);
+    partitions_.erase(place);
+    if (old.out > 0 || has_waiting(old.number))
+        replaced_.emplace(old.number, old.out);
+    add(place, {.offset = from, .saved_at = old.saved_at});
+    partitions_[place].recalled = old.recalled;
+}
+
+// The log may have grown up to the position since its offset was out of range, so its records tell.
+Partitions::Found Partitions::find_again(const Place& place, Why why, std::int64_t low,
+                                         std::int64_t high) {
+    Partition* const partition = find(place);
+    if (partition == nullptr || partition->next < 0)
+        return {.from = low};
+    const std::int64_t next = partition->next;
+    if (why == Why::recreated || next > high)
+        return {.from = low, .recreated = true};
+    const Mark& last = partition->checked.last;
+    if (next >= low && last && last.offset >= low) {
+        partition->expected = last;
+        return {.from = partition->asked = last.offset};
+    }
+    if (next >= low && !last && why == Why::out_of_range)
+        return {.from = low, .recreated = true};
+    partition->expected.reset();
+    partition->next = partition->asked = std::max(next, low);
+    return {.from = partition->next, .skipped = partition->next - next};
+}
+
+std::map<Place, Partitions::Checked> Partitions::take_unchecked(bool all) {
+    std::map<Place, Checked> unchecked;
+    for (auto& [place, partition] : partitions_)
+        if ((std::exchange(partition.is_unchecked, false) || all) &&
+            partition.checked.newest != Time{})
+            unchecked.emplace(place, partition.checked);
+    return unchecked;
+}
+
+void Partitions::checked(const Place& place) {
+    if (Partition* const partition = find(place))
+        partition->checked = partition->now();
+}
+
+bool Partitions::has_waiting(std::uint64_t number) const {
+    return std::ranges::find(waiting_, number, &Waiting::number) != waiting_.end();
 }
 
 void Partitions::drop_waiting(std::uint64_t number) {
@@ -116,38 +178,56 @@ std::int64_t Partitions::position_of(const Place& place) const {
     return partition == nullptr ? -1 : partition->position();
 }
 
+std::int64_t Partitions::next_of(const Place& place) const {
+    const Partition* const partition = find(place);
+    return partition == nullptr ? -1 : partition->next;
+}
+
+Mark Partitions::mark_of(const Place& place) const {
+    const Partition* const partition = find(place);
+    return partition == nullptr ? Mark{} : partition->mark;
+}
+
 // -------------------------------------------------------------------------------------------------
 // Reading
 // -------------------------------------------------------------------------------------------------
 
-bool Partitions::read(const Place& place, std::int64_t offset, Delivery delivery) {
+Partitions::Read Partitions::read(const Place& place, std::int64_t offset, Delivery delivery) {
     Partition* const partition = find(place);
-    if (partition == nullptr || partition->recalled || offset < partition->next)
-        return true;
-    partition->entries.push_back({offset, delivery.published_at, State::waiting});
-    partition->next = offset + 1;
-    partition->has_read = true;
+    if (partition == nullptr || partition->recalled)
+        return Read::ignored;
+    if (offset < partition->asked)
+        return Read::doubtful;
+    if (const auto expected = std::exchange(partition->expected, {});
+        expected && expected->offset == offset && expected->event_id != delivery.event.id)
+        return Read::recreated;
+    if (offset < partition->next)
+        return Read::ignored;
+    partition->entries.push_back(
+        {offset, delivery.published_at, delivery.event.id, State::waiting});
+    partition->next = partition->asked = offset + 1;
+    partition->newest = std::max(partition->newest, delivery.published_at);
+    partition->is_unchecked = true;
+    if (partition->checked.newest == Time{})
+        partition->checked = partition->now();
     delivery.handle = text_of({partition->number, offset});
     waiting_bytes_ += delivery.size;
     waiting_.push_back({partition->number, offset, std::move(delivery)});
     if (partition->entries.size() < max_unsettled)
-        return true;
+        return Read::entered;
     partition->paused = true;
-    return false;
+    return Read::full;
 }
 
-void Partitions::passed(const Place& place, std::int64_t offset) {
-    if (Partition* const partition = find(place);
-        partition != nullptr && partition->has_read && partition->entries.empty())
-        partition->next = std::max(partition->next, offset);
-}
-
-std::vector<Place> Partitions::idle() const {
-    std::vector<Place> idle;
-    for (const auto& [place, partition] : partitions_)
-        if (partition.has_read && partition.entries.empty())
-            idle.push_back(place);
-    return idle;
+bool Partitions::ended(const Place& place, std::int64_t offset) {
+    Partition* const partition = find(place);
+    if (partition == nullptr || partition->recalled)
+        return true;
+    if (offset < partition->next)
+        return false;
+    partition->expected.reset();
+    partition->next = partition->asked = offset;
+    return true;
 }
 
 std::vector<Place> Partitions::take_resumed() {
@@ -168,6 +248,9 @@ std::vector<Delivery> Partitions::take(std::size_t most) {
             if (Entry* const entry = partition->find(first.offset))
                 entry->state = State::out;
             partition->out++;
+        } else if (const auto replaced = replaced_.find(first.number);
+                   replaced != replaced_.end()) {
+            replaced->second++;
         }
         waiting_bytes_ -= first.delivery.size;
         taken.push_back(std::move(first.delivery));
@@ -180,6 +263,8 @@ std::size_t Partitions::outstanding() const {
     std::size_t sum = 0;
     for (const auto& [place, partition] : partitions_)
         sum += partition.out;
+    for (const auto& [number, out] : replaced_)
+        sum += out;
     return sum;
 }
 
@@ -194,6 +279,9 @@ void Partitions::ack(std::span<const Delivery> deliveries) {
         Entry* const entry = partition == nullptr ? nullptr : partition->find(handle.offset);
         if (entry != nullptr && entry->state == State::out)
             partition->settle(*entry);
+        if (const auto replaced = replaced_.find(handle.number);
+            replaced != replaced_.end() && --replaced->second == 0 && !has_waiting(handle.number))
+            replaced_.erase(replaced);
     }
 }
 
@@ -201,14 +289,18 @@ void Partitions::ack(std::span<const Delivery> deliveries) {
 void Partitions::nack(std::span<const Delivery> deliveries) {
     for (auto delivery = deliveries.rbegin(); delivery != deliveries.rend(); ++delivery) {
         const Handle handle = parse_handle(delivery->handle);
-        Partition* const partition = find(handle.number);
-        Entry* const entry = partition == nullptr ? nullptr : partition->find(handle.offset);
-        if (entry == nullptr || entry->state != State::out)
-            continue;
-        partition->out--;
-        entry->state = State::waiting;
-        if (partition->recalled)
-            continue;
+        if (const auto replaced = replaced_.find(handle.number); replaced != replaced_.end()) {
+            replaced->second--;
+        } else {
+            Partition* const partition = find(handle.number);
+            Entry* const entry = partition == nullptr ? nullptr : partition->find(handle.offset);
+            if (entry == nullptr || entry->state != State::out)
+                continue;
+            partition->out--;
+            entry->state = State::waiting;
+            if (partition->recalled)
+                continue;
+        }
         waiting_bytes_ += delivery->size;
         waiting_.push_front({handle.number, handle.offset, *delivery});
     }
@@ -222,8 +314,9 @@ void Partitions::recall(const Place& place) {
 }
 
 bool Partitions::is_recalled(const Delivery& delivery) const {
-    const auto found = places_.find(parse_handle(delivery.handle).number);
-    return found == places_.end() || find(found->second)->recalled;
+    const std::uint64_t number = parse_handle(delivery.handle).number;
+    const auto found = places_.find(number);
+    return found == places_.end() ? !replaced_.contains(number) : find(found->second)->recalled;
 }
 
 bool Partitions::has_begun(const Place& place) const {
@@ -241,7 +334,7 @@ std::vector<PlacedOffset> Partitions::take_uncommitted() {
         if (const std::int64_t position = partition.position();
             position >= 0 && position != partition.committed) {
             partition.committed = position;
-            changed.push_back({place, position});
+            changed.push_back({place, position, partition.mark});
         }
     return changed;
 }
@@ -254,9 +347,9 @@ void Partitions::commit_failed(const Place& place) {
 // pg_inbox saves an offset only if its time is later than the saved one, and times of records may
 // go back.
 Position Partitions::next_position(const Place& place, Partition& partition, std::int64_t offset,
-                                   Time newest) const {
+                                   Time newest, const Mark& mark) const {
     partition.saved_at = std::max(newest, partition.saved_at + std::chrono::microseconds(1));
-    return {name_of(place), std::to_string(offset), partition.saved_at};
+    return {name_of(place), std::to_string(offset), partition.saved_at, mark.text()};
 }
 
 std::vector<Position> Partitions::positions(std::span<const Delivery* const> deliveries) {
@@ -272,15 +365,19 @@ std::vector<Position> Partitions::positions(std::span<const Delivery* const> del
             continue;
         std::int64_t reached = partition->next;
         Time newest = partition->passed_at;
+        const Entry* last = nullptr;
         for (const Entry& entry : partition->entries) {
             reached = entry.offset;
             if (entry.state != State::settled && !offsets.contains(entry.offset))
                 break;
             newest = std::max(newest, entry.time);
+            last = &entry;
             reached = partition->next;
         }
         if (reached > partition->position())
-            positions.push_back(next_position(places_.at(number), *partition, reached, newest));
+            positions.push_back(next_position(
+                places_.at(number), *partition, reached, newest,
+                last == nullptr ? partition->mark : Mark{last->offset, last->event_id}));
     }
     return positions;
 }
@@ -291,7 +388,8 @@ std::vector<Position> Partitions::moved_positions() {
         if (const std::int64_t position = partition.position();
             position >= 0 && position != partition.saved) {
             partition.saved = position;
-            positions.push_back(next_position(place, partition, position, partition.passed_at));
+            positions.push_back(
+                next_position(place, partition, position, partition.passed_at, partition.mark));
         }
     return positions;
 }

@@ -9,6 +9,11 @@
 // number is unique in this process. Handles of records contain it, so settling a record too late
 // changes nothing.
 //
+// Offsets begin again in a topic that was made again. So a position has a mark, the last record
+// before it, and reading begins with that record: if another one has its offset, this is another
+// topic. begin_again() keeps the records of the old one that are still to be applied: nobody else
+// has them.
+//
 // Not thread-safe. Times are those of records; nothing here reads a clock.
 #pragma once
 
@@ -24,6 +29,7 @@
 #include <vector>
 
 #include "inbox/source.hpp"
+#include "message/mark.hpp"
 
 namespace inbox::kafka {
 
@@ -36,6 +42,19 @@ struct Place {
 struct PlacedOffset {
     Place place;
     std::int64_t offset = -1;
+    Mark mark{};
+};
+
+// Where the reading of a partition begins.
+struct Begin {
+    std::int64_t offset = -1;  // -1 if it is not known
+    Mark mark{};
+    Time saved_at{};  // of the position that is saved
+    bool is_saved = false, is_committed = false;
+
+    bool has_mark() const { return mark && mark.offset < offset; }
+    // Returns the offset to ask for.
+    std::int64_t first() const { return has_mark() ? mark.offset : offset; }
 };
 
 class Partitions {
@@ -46,22 +65,51 @@ class Partitions {
 
     explicit Partitions(std::string subscription) : subscription_(std::move(subscription)) {}
 
-    // `begin` is the offset to be read first, -1 if it is not known. `saved` is the time of the
-    // position that is saved.
-    void add(const Place& place, std::int64_t begin, Time saved = {});
+    enum class Read {
+        entered,
+        ignored,    // of a place that is not assigned, or read before
+        full,       // entered, and the partition must be paused
+        doubtful,   // it was read before, although nobody asked for it again
+        recreated,  // the topic was made again, or cut back
+    };
+
+    void add(const Place& place, const Begin& begin);
     // Drops the records that wait, and forgets the others.
     void remove(const Place& place);
     // Ignored for a place that is not assigned.
     void move(const Place& place, std::int64_t to, Time time);
+    enum class Why {
+        out_of_range,  // the broker does not have the offset that was asked for
+        doubtful,      // the topic may have been made again, or cut back
+        recreated,     // it was
+    };
+    struct Found {
+        std::int64_t from = -1;
+        std::int64_t skipped = 0;  // records that were deleted before they were read
+        bool recreated = false;
+    };
+    // Returns where reading goes on, if the broker has the offsets from `low` to before `high`. Where it
+    // can, it goes on with the last record when checked() was called last: if another one comes, this is
+    // another topic. For a topic that was made again, begin_again() must follow.
+    Found find_again(const Place& place, Why why, std::int64_t low, std::int64_t high);
+    // The topic was made again: reads it from this offset on.
+    void begin_again(const Place& place, std::int64_t from);
+    // What was known when checked() was called last. A later record comes at `next` or behind it.
+    struct Checked {
+        Mark last{};  // the last record
+        std::int64_t next = -1;
+        Time newest{};  // the latest time of all records
+    };
+    // Returns it for partitions in which records were read since then, or for all.
+    std::map<Place, Checked> take_unchecked(bool all = false);
+    // All records that were read are of one topic.
+    void checked(const Place& place);
     std::vector<Place> places() const;
 
-    // Ignores a record of a place that is not assigned, and one that was read before. Returns false
-    // if the partition must be paused.
-    bool read(const Place& place, std::int64_t offset, Delivery delivery);
-    // There is no record before this offset.
-    void passed(const Place& place, std::int64_t offset);
-    // Returns places for passed(): at least one record was read, and all were settled.
-    std::vector<Place> idle() const;
+    Read read(const Place& place, std::int64_t offset, Delivery delivery);
+    // The partition has no record behind those that were read, up to this offset. Markers of
+    // transactions have offsets, and are not delivered. Returns false if the log was cut back.
+    bool ended(const Place& place, std::int64_t offset);
     // Returns paused places that may go on, and regards them as resumed.
     std::vector<Place> take_resumed();
 
@@ -85,8 +133,10 @@ class Partitions {
     std::vector<Position> moved_positions();
 
     std::string name_of(const Place& place) const;
-    // Returns -1 if it is not known.
+    // These return -1 if it is not known.
     std::int64_t position_of(const Place& place) const;
+    std::int64_t next_of(const Place& place) const;  // after the last record that was read
+    Mark mark_of(const Place& place) const;
     std::size_t size() const { return partitions_.size(); }
     std::size_t waiting() const { return waiting_.size(); }
     std::size_t waiting_bytes() const { return waiting_bytes_; }
@@ -97,6 +147,7 @@ class Partitions {
     struct Entry {
         std::int64_t offset;
         Time time;
+        std::string event_id;
         State state;
     };
     struct Partition {
@@ -105,14 +156,20 @@ class Partitions {
         std::int64_t next = -1;       // after the last record that was read
         std::size_t out = 0;
         std::int64_t committed = -1;
-        std::int64_t saved = -1;  // offset that moved_positions() returned
-        Time passed_at{};         // of the newest record before the position
-        Time saved_at{};          // of the last position that was returned
-        bool has_read = false;
+        std::int64_t saved = -1;       // offset that moved_positions() returned
+        Time passed_at{};              // of the newest record before the position
+        Time saved_at{};               // of the last position that was returned
+        Mark mark{};                   // of the position
+        std::int64_t asked = -1;       // reading was asked to begin here
+        std::optional<Mark> expected;  // the record to compare, which has not come yet
+        Time newest{};                 // of all records
+        Checked checked{};
+        bool is_unchecked = false;
         bool paused = false;
         bool recalled = false;
 
         std::int64_t position() const { return entries.empty() ? next : entries.front().offset; }
+        Checked now() const;
         Entry* find(std::int64_t offset);
         void settle(Entry& entry);
     };
@@ -133,11 +190,14 @@ class Partitions {
     const Partition* find(const Place& place) const;
     void drop_waiting(std::uint64_t number);
     Position next_position(const Place& place, Partition& partition, std::int64_t offset,
-                           Time newest) const;
+                           Time newest, const Mark& mark) const;
+    bool has_waiting(std::uint64_t number) const;
 
     const std::string subscription_;
     std::map<Place, Partition> partitions_;
     std::map<std::uint64_t, Place> places_;  // by number
+    // Numbers of partitions that were made again, with their records that are handed out.
+    std::map<std::uint64_t, std::size_t> replaced_;
     std::deque<Waiting> waiting_;
     std::size_t waiting_bytes_ = 0;
 };

@@ -29,6 +29,12 @@ static constexpr milliseconds max_question{10'000};
 static constexpr seconds max_rebalance{10};
 // A lasting error is logged this often.
 static constexpr seconds between_warnings{30};
+// Longest wait for the broker of a partition that is astray.
+static constexpr milliseconds max_look{1000};
+// The source looks this often whether records that have come are of the same topic, and whether the
+// topics from which none comes are the same.
+static constexpr seconds between_looks{1}, between_idle_looks{10};
+static constexpr seconds between_doubts{60};
 
 static List new_list(std::size_t size) {
     return List(rd_kafka_topic_partition_list_new(static_cast<int>(size)));
@@ -53,13 +59,36 @@ static List list_of(const std::vector<Place>& places) {
     return list;
 }
 
+// The metadata is for commits. The list frees it.
+static void set_metadata(rd_kafka_topic_partition_t& partition, const std::string& text) {
+    if (text.empty())
+        return;
+    partition.metadata = rd_kafka_mem_malloc(nullptr, text.size());
+    if (partition.metadata == nullptr)
+        throw std::bad_alloc();
+    partition.metadata_size = text.size();
+    std::ranges::copy(text, static_cast<char*>(partition.metadata));
+}
+
+static Mark mark_in(const rd_kafka_topic_partition_t& partition) {
+    if (partition.metadata == nullptr)
+        return {};
+    return Mark::parse({static_cast<const char*>(partition.metadata), partition.metadata_size});
+}
+
 static List list_of(const std::vector<PlacedOffset>& offsets) {
     List list = new_list(offsets.size());
-    for (const PlacedOffset& each : offsets)
-        rd_kafka_topic_partition_list_add(list.get(), each.place.topic.c_str(),
-                                          each.place.partition)
-            ->offset = each.offset;
+    for (const PlacedOffset& each : offsets) {
+        rd_kafka_topic_partition_t& added = *rd_kafka_topic_partition_list_add(
+            list.get(), each.place.topic.c_str(), each.place.partition);
+        added.offset = each.offset;
+        set_metadata(added, each.mark.text());
+    }
     return list;
+}
+
+static std::string name_of(const Place& place) {
+    return place.topic + '/' + std::to_string(place.partition);
 }
 
 // For the log: 'orders/0, orders/3'.
@@ -158,6 +187,11 @@ std::vector<Position> Session::positions(std::span<const Delivery* const> delive
 std::vector<Position> Session::moved_positions() {
     const std::lock_guard lock(mutex_);
     return partitions_.moved_positions();
+}
+
+std::vector<Gap> Session::gaps() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(gaps_, {});
 }
 
 bool Session::wants_recall() {
@@ -272,17 +306,13 @@ void Session::seek_if_asked() {
     std::vector<Place> sought;
     for (const PlacedOffset& each : seek_->to)
         sought.push_back(each.place);
-    List list = list_of(seek_->to);
     if (sought != partitions_.places() || to_revoke_ || to_assign_)
         seek_->error = "the partitions of this process have changed";
     else
-        seek_->error =
-            text_of(rd_kafka_seek_partitions(client_->get(), list.get(), max_question.count()));
-    if (seek_->error.empty()) {
-        pause(sought, false);
+        seek_->error = begin_at(seek_->to);
+    if (seek_->error.empty())
         for (const PlacedOffset& each : seek_->to)
             partitions_.move(each.place, each.offset, seek_->time);
-    }
     seek_->done = true;
     changed_.notify_all();
 }
@@ -311,6 +341,8 @@ bool Session::turn() {
     assign();
     revoke();
     seek_if_asked();
+    look_for_other_topics();
+    find_again();
     has_more_ = !leaving_ && read_records();
     commit_if_due();
     return !leave();
@@ -325,6 +357,8 @@ void Session::wait() {
         until = std::min(until, revoke_by_);
     if (leaving_)
         until = std::min(until, now + milliseconds(10));
+    for (const auto& [place, astray] : astray_)
+        until = std::min(until, std::max(astray.look_at, now));
     const auto sleep = std::chrono::ceil<milliseconds>(until - now).count();
     pollfd descriptor{.fd = wake_, .events = POLLIN, .revents = 0};
     poll(&descriptor, 1, has_more_ ? 0 : static_cast<int>(std::max<long>(sleep, 0)));
@@ -348,6 +382,10 @@ void Session::serve(rd_kafka_event_t* event) {
         case RD_KAFKA_EVENT_OFFSET_COMMIT:
             committed(event);
             break;
+        case RD_KAFKA_EVENT_FETCH:  // records that came before they were forwarded
+            while (const rd_kafka_message_t* const message = rd_kafka_event_message_next(event))
+                read(*message);
+            break;
         case RD_KAFKA_EVENT_ERROR:
             explain(rd_kafka_event_error(event), rd_kafka_event_error_string(event),
                     rd_kafka_event_error_is_fatal(event) != 0);
@@ -355,7 +393,12 @@ void Session::serve(rd_kafka_event_t* event) {
         case RD_KAFKA_EVENT_LOG: {
             const char *facility = nullptr, *text = nullptr;
             int level = 0;
-            if (rd_kafka_event_log(event, &facility, &text, &level) == 0)
+            if (rd_kafka_event_log(event, &facility, &text, &level) != 0)
+                break;
+            constexpr int warning = 4;  // of syslog
+            if (level <= warning)
+                warn(facility, text);
+            else
                 note(Level::debug, text);
             break;
         }
@@ -392,8 +435,15 @@ void Session::explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal)
         return fail(message, code != RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID);
     if (is_refusal(code) && !membership_.has_worked)
         return fail(message, false);
+    if (code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
+        code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION || code == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)
+        doubt_topics();
+    warn(rd_kafka_err2name(code), message);
+}
+
+void Session::warn(const std::string& kind, const std::string& message) {
     const Clock::time_point now = Clock::now();
-    Clock::time_point& logged = logged_[code];
+    Clock::time_point& logged = logged_[kind];
     if (logged == Clock::time_point{} || now >= logged + between_warnings) {
         logged = now;
         note(Level::warning, message);
@@ -464,18 +514,78 @@ static std::optional<std::int64_t> offset_of(const std::string& text) {
     return offset;
 }
 
-// Returns false if the database does not answer. The group waits for this process meanwhile, and
-// goes on without it after its timeout.
-bool Session::load_saved(std::map<Place, Position>& saved) {
+// Reads the offsets of partitions that are in the database.
+void Session::load_saved(std::map<Place, Begin>& begins) const {
     std::map<std::string, Place> places;
-    for (const rd_kafka_topic_partition_t& each : elements(*to_assign_))
-        places.emplace(partitions_.name_of(place_of(each)), place_of(each));
     std::vector<std::string> names;
-    for (const auto& [name, place] : places)
-        names.push_back(name);
+    for (const auto& [place, begin] : begins) {
+        names.push_back(partitions_.name_of(place));
+        places.emplace(names.back(), place);
+    }
+    for (const Position& position : membership_.load_positions(names))
+        if (const std::optional<std::int64_t> offset = offset_of(position.message_id))
+            begins.at(places.at(position.subscription)) = {
+                .offset = *offset,
+                .mark = Mark::parse(position.incarnation),
+                .saved_at = position.published_at,
+                .is_saved = true};
+}
+
+static std::vector<Place> without_offset(const std::map<Place, Begin>& begins) {
+    std::vector<Place> places;
+    for (const auto& [place, begin] : begins)
+        if (begin.offset < 0)
+            places.push_back(place);
+    return places;
+}
+
+// Reads the group's offsets of the other partitions.
+void Session::load_committed(std::map<Place, Begin>& begins) const {
+    const std::vector<Place> places = without_offset(begins);
+    if (places.empty())
+        return;
+    List list = list_of(places);
+    rd_kafka_resp_err_t code = rd_kafka_committed(client_->get(), list.get(), max_question.count());
+    for (const rd_kafka_topic_partition_t& each : elements(*list)) {
+        if (!code)
+            code = each.err;
+        if (each.offset >= 0)
+            begins.at(place_of(each)) = {
+                .offset = each.offset, .mark = mark_in(each), .is_committed = true};
+    }
+    if (code)
+        throw SourceError(rd_kafka_err2str(code), true);
+}
+
+// The end of a partition is its position from the moment at which this process gets it. So it is
+// asked for, and committed before a record comes: another process would begin at a later end.
+void Session::find_ends(std::map<Place, Begin>& begins) const {
+    if (options_.start != KafkaOptions::Start::latest)
+        return;
+    for (const Place& place : without_offset(begins)) {
+        std::int64_t low = 0, high = 0;
+        if (const auto code = rd_kafka_query_watermark_offsets(client_->get(), place.topic.c_str(),
+                                                               place.partition, &low, &high,
+                                                               max_question.count()))
+            throw SourceError(rd_kafka_err2str(code), true);
+        begins[place] = {.offset = high};
+        note(Level::info, "begins behind the last record of " + name_of(place) + ", at offset " +
+                              std::to_string(high));
+    }
+}
+
+// Returns false if the database or a broker does not answer. The group waits for this process
+// meanwhile, and goes on without it after its timeout.
+bool Session::load_begins(std::map<Place, Begin>& begins) {
+    for (const rd_kafka_topic_partition_t& each : elements(*to_assign_))
+        begins[place_of(each)];
+    if (leaving_ || begins.empty())
+        return true;
     try {
-        for (Position& position : membership_.load_positions(names))
-            saved.emplace(places.at(position.subscription), std::move(position));
+        if (options_.offsets_in_database)
+            load_saved(begins);
+        load_committed(begins);
+        find_ends(begins);
         return true;
     } catch (const std::exception& error) {
         note(Level::warning, std::string("cannot load offsets: ") + error.what());
@@ -488,34 +598,43 @@ bool Session::load_saved(std::map<Place, Position>& saved) {
 void Session::assign() {
     if (!to_assign_ || Clock::now() < load_at_)
         return;
-    std::map<Place, Position> saved;
-    if (options_.offsets_in_database && !leaving_ && to_assign_->cnt > 0 && !load_saved(saved))
+    std::map<Place, Begin> begins;
+    if (!load_begins(begins))
         return;
     {
         const std::lock_guard lock(mutex_);
         stats_.assignments++;
         for (rd_kafka_topic_partition_t& each : elements(*to_assign_)) {
-            const auto found = saved.find(place_of(each));
-            const std::optional<std::int64_t> offset =
-                found == saved.end() ? std::nullopt : offset_of(found->second.message_id);
-            each.offset = offset.value_or(RD_KAFKA_OFFSET_STORED);
-            client_->forward_records(each.topic, each.partition);
-            partitions_.add(place_of(each), offset.value_or(-1),
-                            offset ? found->second.published_at : Time{});
+            const Begin& begin = begins.at(place_of(each));
+            each.offset = begin.offset < 0 ? RD_KAFKA_OFFSET_BEGINNING : begin.first();
+            partitions_.add(place_of(each), begin);
         }
     }
     membership_.has_worked = membership_.has_worked || to_assign_->cnt > 0;
     const List list = std::move(to_assign_);
     if (list->cnt > 0)
         note(Level::info, "has " + names_of(*list) + " from now on");
-    rd_kafka_t* const handle = client_->get();
-    std::string error;
-    if (is_cooperative(handle))
-        error = text_of(rd_kafka_incremental_assign(handle, list.get()));
-    else if (const auto code = rd_kafka_assign(handle, list.get()))
-        error = rd_kafka_err2str(code);
-    if (!error.empty())
+    if (const std::string error = assign_to_library(*list); !error.empty())
         fail("cannot assign partitions: " + error, true);
+}
+
+// These return an error, or an empty text.
+std::string Session::assign_to_library(const rd_kafka_topic_partition_list_t& list) {
+    for (const rd_kafka_topic_partition_t& each : elements(list))
+        client_->forward_records(each.topic, each.partition);
+    rd_kafka_t* const handle = client_->get();
+    if (is_cooperative(handle))
+        return text_of(rd_kafka_incremental_assign(handle, &list));
+    const auto code = rd_kafka_assign(handle, &list);
+    return code ? rd_kafka_err2str(code) : "";
+}
+
+std::string Session::unassign_from_library(const rd_kafka_topic_partition_list_t& list) {
+    rd_kafka_t* const handle = client_->get();
+    if (is_cooperative(handle))
+        return text_of(rd_kafka_incremental_unassign(handle, &list));
+    const auto code = rd_kafka_assign(handle, nullptr);
+    return code ? rd_kafka_err2str(code) : "";
 }
 
 void Session::revoke() {
@@ -542,7 +661,6 @@ void Session::revoke() {
 
 void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
     if (!lost_) {
-        note_passed();
         std::vector<PlacedOffset> offsets;
         {
             // Includes positions that are being committed, because that commit may fail and would
@@ -551,7 +669,8 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
             for (const rd_kafka_topic_partition_t& each : elements(list))
                 if (const std::int64_t position = partitions_.position_of(place_of(each));
                     position >= 0)
-                    offsets.push_back({place_of(each), position});
+                    offsets.push_back(
+                        {place_of(each), position, partitions_.mark_of(place_of(each))});
         }
         commit(offsets);
     }
@@ -561,17 +680,14 @@ void Session::give_up(const rd_kafka_topic_partition_list_t& list) {
     lost_ = false;
     {
         const std::lock_guard lock(mutex_);
-        for (const rd_kafka_topic_partition_t& each : elements(list))
+        for (const rd_kafka_topic_partition_t& each : elements(list)) {
             partitions_.remove(place_of(each));
+            astray_.erase(place_of(each));
+            not_before_.erase(place_of(each));
+        }
     }
     // The library waits for the commit before it tells the group.
-    rd_kafka_t* const handle = client_->get();
-    std::string error;
-    if (is_cooperative(handle))
-        error = text_of(rd_kafka_incremental_unassign(handle, &list));
-    else if (const auto code = rd_kafka_assign(handle, nullptr))
-        error = rd_kafka_err2str(code);
-    if (!error.empty())
+    if (const std::string error = unassign_from_library(list); !error.empty())
         fail("cannot give up partitions: " + error, true);
 }
 
@@ -605,23 +721,35 @@ bool Session::read_records() {
 }
 
 void Session::read(const rd_kafka_message_t& message) {
-    if (message.err) {
-        explain(message.err, rd_kafka_message_errstr(&message), false);
+    const Place place{message.rkt != nullptr ? rd_kafka_topic_name(message.rkt) : "",
+                      message.partition};
+    if (message.err == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET)
+        return goes_astray(place, Why::out_of_range);
+    if (astray_.contains(place))
+        return;  // it comes again
+    if (message.err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
+        const std::lock_guard lock(mutex_);
+        if (!partitions_.ended(place, message.offset))
+            goes_astray(place, Why::out_of_range);
         return;
     }
-    Record record = record_of(message);
-    const Place place{record.topic, record.partition};
-    const std::int64_t offset = record.offset;
-    Delivery delivery = delivery_from(std::move(record), membership_.subscription);
-    bool goes_on = false;
+    if (message.err)
+        return explain(message.err, rd_kafka_message_errstr(&message), false);
+    Delivery delivery = delivery_from(record_of(message), membership_.subscription);
+    Partitions::Read read{};
     {
         const std::lock_guard lock(mutex_);
-        stats_.received++;
-        goes_on = partitions_.read(place, offset, std::move(delivery));
+        read = partitions_.read(place, message.offset, std::move(delivery));
+        // Others were read again, to see whether the topic is the same.
+        stats_.received += read == Partitions::Read::entered || read == Partitions::Read::full;
         changed_.notify_all();
     }
-    if (!goes_on)
+    if (read == Partitions::Read::full)
         pause({place}, true);
+    else if (read == Partitions::Read::doubtful)
+        goes_astray(place, Why::doubtful);
+    else if (read == Partitions::Read::recreated)
+        goes_astray(place, Why::recreated);
 }
 
 void Session::pause(const std::vector<Place>& places, bool paused) {
@@ -630,6 +758,157 @@ void Session::pause(const std::vector<Place>& places, bool paused) {
         rd_kafka_pause_partitions(client_->get(), list.get());
     else
         rd_kafka_resume_partitions(client_->get(), list.get());
+}
+
+// -------------------------------------------------------------------------------------------------
+// Partitions that are astray
+// -------------------------------------------------------------------------------------------------
+
+void Session::goes_astray(const Place& place, Why why) {
+    astray_.insert_or_assign(place, Astray{.why = why});
+}
+
+// A topic that was unknown for a while may come back as another one.
+void Session::doubt_topics() {
+    const std::lock_guard lock(mutex_);
+    for (const Place& place : partitions_.places())
+        astray_.try_emplace(place, Astray{.why = Why::doubtful});
+}
+
+// If a topic is made again and grows up to the offset before the next request, the library goes on
+// in its middle. Then it has records before the position that are later than all that were read. The
+// broker finds such a record by its time. Times need not be in order, so this is only a doubt.
+void Session::look_for_other_topics() {
+    const Clock::time_point now = Clock::now();
+    if (leaving_ || to_assign_ || to_revoke_ || now < look_at_)
+        return;
+    look_at_ = now + between_looks;
+    const bool all = now >= look_at_all_at_;
+    if (all)
+        look_at_all_at_ = now + between_idle_looks;
+    std::map<Place, Partitions::Checked> before;
+    {
+        const std::lock_guard lock(mutex_);
+        before = partitions_.take_unchecked(all);
+    }
+    std::erase_if(before, [&](const auto& each) {
+        return now < not_before_[each.first] || astray_.contains(each.first);
+    });
+    std::vector<PlacedOffset> times;
+    for (const auto& [place, checked] : before) {
+        const auto newest = std::chrono::floor<milliseconds>(checked.newest.time_since_epoch());
+        times.push_back({place, newest.count() + 1});
+    }
+    if (times.empty())
+        return;
+    const List list = list_of(times);
+    if (rd_kafka_offsets_for_times(client_->get(), list.get(), max_look.count()) !=
+        RD_KAFKA_RESP_ERR_NO_ERROR)
+        return;  // further records will come
+    for (const rd_kafka_topic_partition_t& each : elements(*list)) {
+        const Place place = place_of(each);
+        if (each.err != RD_KAFKA_RESP_ERR_NO_ERROR)
+            continue;
+        if (each.offset >= 0 && each.offset < before.at(place).next) {
+            not_before_[place] = now + between_doubts;
+            goes_astray(place, Why::doubtful);
+        } else {
+            const std::lock_guard lock(mutex_);
+            partitions_.checked(place);
+        }
+    }
+}
+
+// The library cannot seek in a partition whose position is out of range, but it can begin with it. It
+// stops a partition in a thread of its own, which ends the forwarding of its records. It answers to
+// pause() when that is done. Returns an error, or an empty text.
+std::string Session::begin_at(const std::vector<PlacedOffset>& offsets) {
+    const List list = list_of(offsets);
+    std::vector<Place> places;
+    for (const PlacedOffset& each : offsets)
+        places.push_back(each.place);
+    if (std::string error = unassign_from_library(*list); !error.empty())
+        return error;
+    pause(places, false);
+    return assign_to_library(*list);
+}
+
+// Without cooperative rebalances all partitions are assigned at once.
+std::vector<PlacedOffset> Session::begins_with(const Place& place, std::int64_t from) const {
+    std::vector<PlacedOffset> begins{{place, from}};
+    const std::lock_guard lock(mutex_);
+    if (!is_cooperative(client_->get()))
+        for (const Place& other : partitions_.places())
+            if (other != place)
+                begins.push_back({other, std::max<std::int64_t>(partitions_.next_of(other),
+                                                                RD_KAFKA_OFFSET_BEGINNING)});
+    return begins;
+}
+
+void Session::find_again() {
+    if (leaving_ || to_assign_ || to_revoke_)
+        return;
+    for (auto& [place, astray] : astray_) {
+        if (Clock::now() < astray.look_at)
+            continue;
+        std::int64_t low = 0, high = 0;
+        if (const auto code =
+                rd_kafka_query_watermark_offsets(client_->get(), place.topic.c_str(),
+                                                 place.partition, &low, &high, max_look.count())) {
+            warn(rd_kafka_err2name(code),
+                 "cannot find the records of " + name_of(place) + ": " + rd_kafka_err2str(code));
+            astray.look_at =
+                Clock::now() + std::min(max_look * (1 << std::min(astray.failures++, 5u)),
+                                        milliseconds(between_warnings));
+            break;  // events come first, as each look may take its time
+        }
+        const std::optional<std::int64_t> from = find_again(place, astray.why, low, high);
+        astray.is_found = from.has_value();
+        astray.look_at = Clock::time_point::max();
+        const std::string error = from ? begin_at(begins_with(place, *from)) : "";
+        if (!error.empty())
+            fail("cannot begin " + name_of(place) + " again: " + error, true);
+    }
+    std::erase_if(astray_, [](const auto& each) { return each.second.is_found; });
+}
+
+// Returns the offset to begin at, or std::nullopt if the source has to stop.
+std::optional<std::int64_t> Session::find_again(const Place& place, Why why, std::int64_t low,
+                                                std::int64_t high) {
+    const bool stops = options_.on_recreated == OnRecreated::stop;
+    std::unique_lock lock(mutex_);
+    const std::int64_t next = partitions_.next_of(place);
+    const Partitions::Found found = partitions_.find_again(place, why, low, high);
+    if (found.recreated && !stops)
+        partitions_.begin_again(place, found.from);
+    lock.unlock();
+    if (found.skipped > 0)
+        note_gap(place,
+                 std::to_string(found.skipped) + " records of " + name_of(place) +
+                     " were deleted before they were read, from offset " + std::to_string(next) +
+                     " on",
+                 found.skipped);
+    if (!found.recreated)
+        return found.from;
+    const std::string what = name_of(place) + " was made again or cut back: its offsets are " +
+                             std::to_string(low) + " to " + std::to_string(high) +
+                             ", and the position was " + std::to_string(next);
+    note_gap(place, what, 0);
+    if (!stops)
+        return found.from;
+    fail(what + "; start once with on_recreated = begin_again, or set the offsets of the group",
+         false);
+    return std::nullopt;
+}
+
+// A gap without skipped records is a topic that was made again.
+void Session::note_gap(const Place& place, const std::string& why, std::int64_t skipped) {
+    note(Level::warning, why);
+    const std::lock_guard lock(mutex_);
+    gaps_.push_back({.subscription = partitions_.name_of(place),
+                     .why = why,
+                     .skipped = static_cast<std::uint64_t>(skipped),
+                     .recreated = skipped == 0});
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -647,32 +926,12 @@ void Session::commit_if_due() {
     if (!leaving_ && (commits_in_flight_ > 0 || Clock::now() < commit_at_))
         return;
     commit_at_ = Clock::now() + options_.commit_interval;
-    note_passed();
     std::vector<PlacedOffset> offsets;
     {
         const std::lock_guard lock(mutex_);
         offsets = partitions_.take_uncommitted();
     }
     commit(offsets);
-}
-
-// Markers of transactions have offsets, but are never delivered. Without this, the last one would
-// count as lag.
-void Session::note_passed() {
-    std::vector<Place> idle;
-    {
-        const std::lock_guard lock(mutex_);
-        idle = partitions_.idle();
-    }
-    if (idle.empty())
-        return;
-    List list = list_of(idle);
-    if (rd_kafka_position(client_->get(), list.get()) != RD_KAFKA_RESP_ERR_NO_ERROR)
-        return;
-    const std::lock_guard lock(mutex_);
-    for (const rd_kafka_topic_partition_t& each : elements(*list))
-        if (each.err == RD_KAFKA_RESP_ERR_NO_ERROR && each.offset >= 0)
-            partitions_.passed(place_of(each), each.offset);
 }
 
 // If its connection is lost, the library sends a commit again. It would overwrite a later one that

@@ -12,7 +12,7 @@
 //   threads of librdkafka  do not run our code; their events and records wait in the queues
 //
 // A turn of the thread: events (rebalances, results of commits, errors), partitions to assign,
-// partitions to give up, a seek, records, the commit that is due. It takes the mutex for each
+// partitions to give up, a seek, partitions that are astray, records, the commit that is due. It takes the mutex for each
 // change of the shared members, and keeps it during a seek, so that no record from before is handed
 // out.
 //
@@ -21,6 +21,10 @@
 // are settled, up to revoke_limit. Then it commits the position and unassigns. A handler that takes
 // longer commits to the database beside the next owner of the partition, which waits for that
 // transaction in inbox.begin_events().
+//
+// A partition is astray if the broker does not have its position, or has another record there: the
+// records were deleted, or the topic was made again or cut back. The library is told to begin it
+// where the broker's records say, and what is skipped is told.
 //
 // End. close() sets `close_by_` and waits for the thread. The thread commits, leaves the group, and
 // serves its last rebalance, until the library has closed the consumer or `close_by_` has passed.
@@ -64,6 +68,7 @@ class Session {
     void nack(std::span<const Delivery> deliveries);
     std::vector<Position> positions(std::span<const Delivery* const> deliveries);
     std::vector<Position> moved_positions();
+    std::vector<Gap> gaps();
     bool wants_recall();
     bool is_recalled(const Delivery& delivery);
     void seek(Time to);
@@ -83,6 +88,13 @@ class Session {
         std::string error{};
         bool done = false;
     };
+    using Why = Partitions::Why;
+    struct Astray {
+        Why why;
+        Clock::time_point look_at{};
+        unsigned failures = 0;
+        bool is_found = false;
+    };
 
     void run() noexcept;
     bool turn();
@@ -90,7 +102,21 @@ class Session {
     void serve(rd_kafka_event_t* event);
     void rebalance(rd_kafka_event_t* event);
     void assign();
-    bool load_saved(std::map<Place, Position>& saved);
+    bool load_begins(std::map<Place, Begin>& begins);
+    void load_saved(std::map<Place, Begin>& begins) const;
+    void load_committed(std::map<Place, Begin>& begins) const;
+    void find_ends(std::map<Place, Begin>& begins) const;
+    std::string begin_at(const std::vector<PlacedOffset>& offsets);
+    std::string assign_to_library(const rd_kafka_topic_partition_list_t& list);
+    std::string unassign_from_library(const rd_kafka_topic_partition_list_t& list);
+    std::vector<PlacedOffset> begins_with(const Place& place, std::int64_t from) const;
+    void goes_astray(const Place& place, Why why);
+    void doubt_topics();
+    void look_for_other_topics();
+    void find_again();
+    std::optional<std::int64_t> find_again(const Place& place, Why why, std::int64_t low,
+                                           std::int64_t high);
+    void note_gap(const Place& place, const std::string& why, std::int64_t skipped);
     void revoke();
     void give_up(const rd_kafka_topic_partition_list_t& list);
     bool read_records();
@@ -99,7 +125,6 @@ class Session {
     void commit_if_due();
     void wait_for_the_group();
     void commit(const std::vector<PlacedOffset>& offsets);
-    void note_passed();
     void committed(rd_kafka_event_t* event);
     void seek_if_asked();
     bool leave();
@@ -112,6 +137,7 @@ class Session {
     void note(Level level, const std::string& message) const;
     std::string clean(std::string message) const;
     void explain(rd_kafka_resp_err_t code, const char* text, bool is_fatal);
+    void warn(const std::string& kind, const std::string& message);
     void wake() const;
 
     Membership& membership_;
@@ -129,7 +155,8 @@ class Session {
     std::optional<Failure> failure_;
     Seek* seek_ = nullptr;
     bool wants_recall_ = true;  // of deliveries that an earlier session has handed out
-    bool starved_ = false;      // the thread has left records because too many wait
+    std::vector<Gap> gaps_;
+    bool starved_ = false;  // the thread has left records because too many wait
     std::optional<Clock::time_point> close_by_;
     bool ended_ = false;
 
@@ -142,7 +169,10 @@ class Session {
     bool joins_again_ = false;  // the next assignment is not yet the end of the rebalance
     bool leaving_ = false;
     bool has_more_ = false;
-    std::map<int, Clock::time_point> logged_;  // by code of an error
+    std::map<std::string, Clock::time_point> logged_;  // by error
+    std::map<Place, Astray> astray_;
+    Clock::time_point look_at_{}, look_at_all_at_{};  // for other topics
+    std::map<Place, Clock::time_point> not_before_;   // because its times are not in order
 };
 
 }  // namespace inbox::kafka

@@ -67,6 +67,23 @@ std::string uuid_of_name(std::string_view name) {
     return uuid;
 }
 
+std::string digest_of(const Texts& attributes, std::string_view body) {
+    std::string all;
+    const auto append = [&all](std::string_view text) {
+        all.append(std::to_string(text.size())).append(":").append(text);
+    };
+    for (const auto& [name, value] : attributes) {
+        append(name);
+        append(value);
+    }
+    append(body);
+    return uuid_of_name(all);
+}
+
+bool is_counted(std::string_view id) {
+    return !id.empty() && std::all_of(id.begin(), id.end(), is_digit);
+}
+
 // ---------------------------------------------------------------------------------------------
 // Times
 // ---------------------------------------------------------------------------------------------

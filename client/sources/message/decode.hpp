@@ -41,6 +41,14 @@ std::optional<std::map<std::string, std::string>> members_of_json(std::string_vi
 // Replaces a header `headers` that has such an object by the headers in it.
 void take_headers(Event& event);
 
+// Returns a text that is the same for the same attributes and body, and for no others. It completes
+// an id that begins again with the stream.
+std::string digest_of(const std::map<std::string, std::string>& attributes, std::string_view body);
+
+// Returns true for a text of digits: an id that its sender seems to count. It is given again by
+// another sender, and by one that starts again.
+bool is_counted(std::string_view id);
+
 // Returns the version 5 UUID (RFC 9562) of a name in the namespace of URLs.
 std::string uuid_of_name(std::string_view name);
 

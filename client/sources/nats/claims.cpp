@@ -77,9 +77,27 @@ std::string Claims::part(std::uint64_t sequence, const std::string& handle) {
     return last;
 }
 
+bool Claims::is_kept(const Delivery& delivery) const {
+    const std::optional<Place> place = kept_.empty() ? std::nullopt : place_of(delivery.handle);
+    return place && kept_.contains(place->id());
+}
+
+void Claims::consumer_was_replaced() {
+    for (const auto& [sequence, held] : held_)
+        if (const std::optional<Place> place = place_of(held.handle))
+            kept_.insert(place->id());
+    held_.clear();
+    due_.clear();
+    commands_.clear();
+    awaited_.clear();
+}
+
 void Claims::ack(std::span<const Delivery> deliveries) {
     for (const Delivery& delivery : deliveries)
-        commands_.push_back({part(sequence_of(delivery), delivery.handle), acknowledge, true});
+        if (is_kept(delivery))
+            kept_.erase(place_of(delivery.handle)->id());
+        else
+            commands_.push_back({part(sequence_of(delivery), delivery.handle), acknowledge, true});
 }
 
 void Claims::give_back(const Delivery& delivery, Micros now) {
@@ -101,13 +119,19 @@ void Claims::forget_awaited(Micros now) {
 
 void Claims::nack(std::span<const Delivery> deliveries, Micros now) {
     std::set<std::string_view> keys;
+    std::deque<Delivery> again;
     for (const Delivery& delivery : deliveries) {
+        if (is_kept(delivery)) {
+            buffered_bytes_ += delivery.size;
+            again.push_back(delivery);
+            continue;
+        }
         give_back(delivery, now);
         if (!delivery.event.ordering_key.empty())
             keys.insert(delivery.event.ordering_key);
     }
     const auto is_behind = [&](const Delivery& delivery) {
-        return keys.contains(delivery.event.ordering_key);
+        return keys.contains(delivery.event.ordering_key) && !is_kept(delivery);
     };
     for (const Delivery& delivery : buffered_)
         if (is_behind(delivery)) {
@@ -115,11 +139,14 @@ void Claims::nack(std::span<const Delivery> deliveries, Micros now) {
             give_back(delivery, now);
         }
     std::erase_if(buffered_, is_behind);
+    buffered_.insert(buffered_.begin(), std::move_iterator(again.begin()),
+                     std::move_iterator(again.end()));
 }
 
 void Claims::give_back_all() {
     buffered_.clear();
     buffered_bytes_ = 0;
+    kept_.clear();
     while (!held_.empty()) {
         const std::uint64_t sequence = held_.begin()->first;
         commands_.push_back({part(sequence, ""), at_once, true});

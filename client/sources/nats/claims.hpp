@@ -5,14 +5,19 @@
 // ones. So the source remembers which messages of a key it has given back. Until the first of them
 // is there again, it also gives back what arrives of this key. It stops waiting after a time,
 // because the message may have gone to another process, or left the stream.
+//
+// When the consumer was made again, nobody else can get the messages that are held, and commands
+// about them would meet other messages. They stay until they are acknowledged.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.hpp"
@@ -41,6 +46,7 @@ class Claims {
     // Also gives back messages of these keys that were not handed out.
     void nack(std::span<const Delivery> deliveries, outbox::Micros now);
     void give_back_all();
+    void consumer_was_replaced();
 
     // Returns the commands to send now.
     std::vector<Command> next(outbox::Micros now);
@@ -61,6 +67,7 @@ class Claims {
     bool must_wait(const std::string& key, std::uint64_t sequence, outbox::Micros now);
     void give_back(const Delivery& delivery, outbox::Micros now);
     void forget_awaited(outbox::Micros now);
+    bool is_kept(const Delivery& delivery) const;
     std::string part(std::uint64_t sequence, const std::string& handle);
 
     outbox::Micros ack_wait_ = outbox::seconds(30);
@@ -68,6 +75,8 @@ class Claims {
     std::size_t buffered_bytes_ = 0;
     std::map<std::uint64_t, Held> held_;  // by sequence, with those waiting
     Due due_;
+    // Messages of an earlier consumer, by Place::id(). Nothing is sent about them.
+    std::set<std::pair<std::uint64_t, std::int64_t>> kept_;
     std::deque<Command> commands_;
     // Messages that were given back, by key and sequence, and until when they are waited for.
     std::map<std::string, std::map<std::uint64_t, outbox::Micros>> awaited_;

@@ -32,11 +32,12 @@ std::optional<Place> place_of(std::string_view subject) noexcept {
     const std::size_t first = count == short_form ? 2 : 4;
     const auto delivered = outbox::parse_integer(parts[first]);
     const auto sequence = outbox::parse_integer(parts[first + 1]);
+    const auto of_consumer = outbox::parse_integer(parts[first + 2]);
     const auto nanoseconds = outbox::parse_integer(parts[first + 3]);
-    if (!delivered || !sequence || !nanoseconds || *delivered < 1 || *sequence < 1)
+    if (!delivered || !sequence || !of_consumer || !nanoseconds || *delivered < 1 || *sequence < 1)
         return std::nullopt;
     return Place{static_cast<std::uint64_t>(*delivered), static_cast<std::uint64_t>(*sequence),
-                 Time(std::chrono::microseconds(*nanoseconds / 1000))};
+                 static_cast<std::uint64_t>(*of_consumer), *nanoseconds};
 }
 
 // The sink encodes values (docs/destinations/nats.md). A value that is not encoded stays as it is.
@@ -83,18 +84,19 @@ Delivery delivery_from(const outbox::NatsInput& message, const Place& place,
             key = found->second;
     attributes.erase("ordering_key");
     const std::string id = std::to_string(place.sequence);
+    const Time stored_at{std::chrono::microseconds(place.stored_at / 1000)};
     Delivery delivery{.event = {},
                       .source = source,
                       .message_id = id,
-                      .published_at = place.stored_at,
+                      .published_at = stored_at,
                       .handle = std::string(message.reply),
                       .size = message.headers.size() + message.payload.size()};
     delivery.event = decode_message(attributes, std::string(message.payload),
                                     {.source = source,
-                                     .message_id = id,
+                                     .message_id = id + '@' + std::to_string(place.stored_at),
                                      .topic = std::string(message.subject),
                                      .ordering_key = key,
-                                     .published_at = place.stored_at});
+                                     .published_at = stored_at});
     return delivery;
 }
 

@@ -91,6 +91,7 @@ nats::Setup setup_of(const NatsOptions& options) {
             .subscription = "nats://" + options.stream + '/' + options.consumer,
             .prefetch = static_cast<std::size_t>(options.prefetch),
             .double_ack = options.double_ack,
+            .on_recreated = options.on_recreated,
             .request_timeout = micros(options.request_timeout, "request_timeout"),
             .retry_base = micros(options.retry_base, "retry_base"),
             .retry_max = micros(options.retry_max, "retry_max")};
@@ -102,6 +103,7 @@ class NatsSource::Impl final : public nats::Worker {
   public:
     using Worker::Worker;
     ~Impl() override { close(milliseconds(0)); }  // while the thread still sees an Impl
+    LoadPositions load{};
 };
 
 NatsSource::NatsSource(NatsOptions options) {
@@ -117,6 +119,7 @@ std::string NatsSource::subscription() const {
 }
 
 void NatsSource::open() {
+    impl_->load_incarnation(impl_->load);
     impl_->open([this](Level level, const std::string& message) { log(level, message); });
 }
 
@@ -134,6 +137,18 @@ void NatsSource::ack(std::span<const Delivery> deliveries) {
 
 void NatsSource::nack(std::span<const Delivery> deliveries) {
     impl_->nack(deliveries);
+}
+
+std::vector<Position> NatsSource::positions(std::span<const Delivery* const> deliveries) {
+    return {impl_->position_of(Source::positions(deliveries).front())};
+}
+
+void NatsSource::set_positions(LoadPositions load) {
+    impl_->load = std::move(load);
+}
+
+std::vector<Gap> NatsSource::gaps() {
+    return impl_->gaps();
 }
 
 void NatsSource::seek(Time) {

@@ -5,6 +5,7 @@
 
 #include "core/late.hpp"
 #include "core/text.hpp"
+#include "inbox/error.hpp"
 #include "nats/delivery.hpp"
 #include "net/json.hpp"
 
@@ -44,6 +45,39 @@ void Worker::starts() {
     stage_ = Stage::disconnected;
     connect_at_ = 0;
     refusals_ = 0;
+}
+
+// Has no effect while the source is open.
+void Worker::load_incarnation(const LoadPositions& load) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!load || phase_ != Phase::closed)
+            return;
+    }
+    try {
+        for (const Position& position : load({setup_.subscription})) {
+            const std::lock_guard lock(mutex_);
+            incarnation_ = saved_incarnation_ = position.incarnation;
+            saved_at_ = position.published_at;
+        }
+    } catch (const DatabaseError& error) {
+        throw SourceError(std::string("cannot load the position: ") + error.what(), true);
+    }
+}
+
+// A consumer that was made again may begin with earlier messages, whose times would not be saved.
+Position Worker::position_of(Position newest) {
+    const std::lock_guard lock(mutex_);
+    newest.incarnation = incarnation_;
+    if (incarnation_ != saved_incarnation_)
+        newest.published_at = saved_at_ =
+            std::max(newest.published_at, saved_at_ + std::chrono::microseconds(1));
+    return newest;
+}
+
+std::vector<Gap> Worker::gaps() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(gaps_, {});
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -196,6 +230,42 @@ static std::string unusable(const Json::Value& config) {
     return "";
 }
 
+static std::optional<Place> last_delivery_in(const Json::Value& consumer) {
+    const Json::Value* const delivered = outbox::json_member(consumer, "delivered");
+    if (delivered == nullptr)
+        return std::nullopt;
+    const Json::Value* const of_consumer = outbox::json_member(*delivered, "consumer_seq");
+    const Json::Value* const sequence = outbox::json_member(*delivered, "stream_seq");
+    if (of_consumer == nullptr || sequence == nullptr || !of_consumer->isUInt64() ||
+        !sequence->isUInt64())
+        return std::nullopt;
+    return Place{.sequence = sequence->asUInt64(), .of_consumer = of_consumer->asUInt64()};
+}
+
+// A consumer ends with its stream. Returns false if the source has to stop.
+bool Worker::take_incarnation(const std::string& created, Micros now) {
+    const std::string before = std::exchange(incarnation_, created);
+    if (before.empty() || created.empty() || before == created)
+        return true;
+    const std::string why = "the consumer was created at " + outbox::printable(created, 50) +
+                            ", and the one before at " + outbox::printable(before, 50) +
+                            ": it was made again, and perhaps its stream";
+    gaps_.push_back({.subscription = setup_.subscription,
+                     .why = why,
+                     .recreated = true,
+                     .incarnation = created});
+    if (setup_.on_recreated == OnRecreated::stop) {
+        incarnation_ = before;
+        disconnect(now);
+        give_up(setup_.subscription + ": " + why + "; start once with on_recreated = begin_again",
+                false);
+        return false;
+    }
+    note(Level::warning, setup_.subscription + ": " + why);
+    claims_.consumer_was_replaced();
+    return true;
+}
+
 void Worker::take_consumer(const std::string& answer, bool no_responders, Micros now) {
     answer_due_ = outbox::never;
     const std::optional<Json::Value> value = outbox::parse_json(answer);
@@ -217,6 +287,11 @@ void Worker::take_consumer(const std::string& answer, bool no_responders, Micros
         lost(std::move(why), true, now);
         return;
     }
+    if (!take_incarnation(outbox::json_text(*value, "created"), now))
+        return;
+    has_filter_ = !outbox::json_text(*config, "filter_subject").empty() ||
+                  outbox::json_member(*config, "filter_subjects") != nullptr;
+    last_delivery_ = last_delivery_in(*value);
     const Json::Value* const ack_wait = outbox::json_member(*config, "ack_wait");
     if (ack_wait != nullptr && ack_wait->isUInt64() && ack_wait->asUInt64() >= 1'000'000)
         claims_.set_ack_wait(
@@ -248,6 +323,7 @@ std::uint64_t Worker::publish(const std::string& subject, const std::string& bod
 // Messages of the stream have the subject that they were published to. They do not say which pull
 // they answer, but the server serves pulls in order.
 void Worker::take_message(const outbox::NatsInput& message, const Place& place) {
+    look_for_skipped(place);
     arrived_.push_back(delivery_from(message, place, setup_.subscription));
     const Micros due = clock_.now() + 3 * heartbeat;
     for (auto& [request, pull] : pulls_)
@@ -256,6 +332,20 @@ void Worker::take_message(const outbox::NatsInput& message, const Place& place) 
                                      [](const auto& one) { return one.second.left > 0; });
     if (served != pulls_.end() && --served->second.left == 0)
         pulls_.erase(served);
+}
+
+// The consumer numbers its deliveries. If two have adjacent numbers, no process has got the messages
+// between them.
+void Worker::look_for_skipped(const Place& place) {
+    const std::optional<Place> last = std::exchange(last_delivery_, place);
+    const bool is_next = last && last->of_consumer + 1 == place.of_consumer;
+    if (is_next && place.delivered == 1 && !has_filter_ && place.sequence > last->sequence + 1)
+        skipped_ += place.sequence - last->sequence - 1;
+    if (place.delivered == 1)
+        return;
+    last_delivery_.reset();  // an earlier message came again
+    if (is_next && last->sequence > place.sequence)
+        last_delivery_ = Place{.sequence = last->sequence, .of_consumer = place.of_consumer};
 }
 
 void Worker::on_message(const outbox::NatsInput& message) {
@@ -303,6 +393,12 @@ void Worker::on_error(std::string_view text) {
 }
 
 void Worker::take_arrived(Micros now) {
+    if (const std::uint64_t skipped = std::exchange(skipped_, 0); skipped > 0) {
+        const std::string why =
+            std::to_string(skipped) + " messages were deleted before they were delivered";
+        note(Level::warning, setup_.subscription + ": " + why);
+        gaps_.push_back({.subscription = setup_.subscription, .why = why, .skipped = skipped});
+    }
     if (arrived_.empty())
         return;
     bool has_room = true;

@@ -41,6 +41,7 @@ struct Setup {
     std::string subscription;
     std::size_t prefetch = 0;
     bool double_ack = false;
+    OnRecreated on_recreated = OnRecreated::begin_again;
     outbox::Micros request_timeout = 0;
     outbox::Micros retry_base = 0, retry_max = 0;
 };
@@ -51,6 +52,12 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     ~Worker() override;
 
     const Setup& setup() const { return setup_; }
+
+    // Throws SourceError.
+    void load_incarnation(const LoadPositions& load);
+    // Adds the incarnation to the position of the newest message.
+    Position position_of(Position newest);
+    std::vector<Gap> gaps();
 
   private:
     enum class Stage { disconnected, connecting, asking, working };
@@ -86,6 +93,8 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     void disconnect(outbox::Micros now);
     void ask_for_consumer(outbox::Micros now);
     void take_consumer(const std::string& answer, bool no_responders, outbox::Micros now);
+    bool take_incarnation(const std::string& created, outbox::Micros now);
+    void look_for_skipped(const Place& place);
     void take_arrived(outbox::Micros now);
     void send_commands(outbox::Micros now);
     void send_pulls(outbox::Micros now);
@@ -104,7 +113,11 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
 
     // These are guarded by the mutex.
     Claims claims_;
-    bool is_known_ = false;  // the consumer, since open()
+    bool is_known_ = false;    // the consumer, since open()
+    std::string incarnation_;  // when the consumer was created, as the server writes it
+    std::string saved_incarnation_;
+    Time saved_at_{};  // of the last position
+    std::vector<Gap> gaps_;
 
     // These belong to the thread.
     std::optional<outbox::NatsConnection> connection_;
@@ -116,6 +129,9 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     outbox::Micros connect_at_ = 0;
     std::uint64_t request_ = 0;
     std::uint64_t consumer_request_ = 0;
+    // The last delivery, to this process or another one. A consumer with a filter leaves out others.
+    std::optional<Place> last_delivery_;
+    bool has_filter_ = false;
     outbox::Micros answer_due_ = outbox::never;            // of that request
     std::map<std::uint64_t, Pull> pulls_;                  // by request
     std::map<std::uint64_t, Confirmation> confirmations_;  // by request
@@ -123,6 +139,7 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     std::vector<Delivery> arrived_;
     std::optional<std::string> consumer_answer_;
     bool no_responders_ = false;
+    std::uint64_t skipped_ = 0;
     std::string trouble_;  // why the connection is of no use
 };
 

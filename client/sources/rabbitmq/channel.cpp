@@ -34,7 +34,9 @@ static amqp_table_entry_t begin_argument(const Begin& begin) {
             static_cast<std::uint64_t>(std::max<std::int64_t>(since.count(), 0));
     } else {
         entry.value.kind = AMQP_FIELD_KIND_UTF8;
-        entry.value.value.bytes = amqp_bytes(begin.at_end ? "next" : "first");
+        entry.value.value.bytes = amqp_bytes(begin.at_end    ? "next"
+                                             : begin.at_last ? "last"
+                                                             : "first");
     }
     return entry;
 }

@@ -24,7 +24,9 @@ namespace inbox::rabbitmq {
 struct Begin {
     std::optional<std::int64_t> offset{};
     std::optional<Time> time{};  // if there is no offset
-    bool at_end = false;         // if there is neither
+    // If there is neither: behind the last message, or with the last ones that are there.
+    bool at_end = false;
+    bool at_last = false;
 };
 
 class Channel {

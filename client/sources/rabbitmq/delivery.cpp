@@ -89,8 +89,19 @@ void take_properties(Envelope& envelope, const amqp_basic_properties_t& properti
         envelope.attributes["content-type"] = text_of(properties.content_type);
     if (has(AMQP_BASIC_MESSAGE_ID_FLAG))
         envelope.message_id = text_of(properties.message_id);
+    if (has(AMQP_BASIC_APP_ID_FLAG))
+        envelope.app_id = text_of(properties.app_id);
     if (has(AMQP_BASIC_TYPE_FLAG))
         envelope.type = text_of(properties.type);
+}
+
+// Two applications may give the same id. In a stream that was made again offsets begin again, so
+// that an offset alone says nothing.
+static std::string name_of(const Message& message, const std::string& id) {
+    const Envelope& envelope = message.envelope;
+    if (!envelope.message_id.empty())
+        return envelope.message_id + (envelope.app_id.empty() ? "" : '@' + envelope.app_id);
+    return envelope.offset ? id + '#' + digest_of(envelope.attributes, message.body) : id;
 }
 
 Delivery delivery_from(Message message, const std::string& source, const std::string& unnamed,
@@ -105,19 +116,19 @@ Delivery delivery_from(Message message, const std::string& source, const std::st
     const std::string id = envelope.offset                ? std::to_string(*envelope.offset)
                            : !envelope.message_id.empty() ? envelope.message_id
                                                           : unnamed;
+    std::string name = name_of(message, id);
     Delivery delivery{.event = {},
                       .source = source,
                       .message_id = id,
                       .published_at = std::min(envelope.stamp.value_or(now), now),
                       .handle = {},
                       .size = envelope.size + message.body.size()};
-    delivery.event =
-        decode_message(envelope.attributes, std::move(message.body),
-                       {.source = source,
-                        .message_id = envelope.message_id.empty() ? id : envelope.message_id,
-                        .topic = envelope.routing_key,
-                        .ordering_key = key,
-                        .published_at = delivery.published_at});
+    delivery.event = decode_message(envelope.attributes, std::move(message.body),
+                                    {.source = source,
+                                     .message_id = std::move(name),
+                                     .topic = envelope.routing_key,
+                                     .ordering_key = key,
+                                     .published_at = delivery.published_at});
     if (!has_type && delivery.event.type.empty())
         delivery.event.type = clean_utf8(envelope.type, "\xef\xbf\xbd");  // U+FFFD
     return delivery;

@@ -18,7 +18,7 @@ struct Envelope {
     std::string routing_key{};
     // These come from its properties.
     std::map<std::string, std::string> attributes{};
-    std::string message_id{}, type{};
+    std::string message_id{}, app_id{}, type{};
     std::optional<Time> stamp{};           // set by the broker or the sender
     std::optional<std::int64_t> offset{};  // in its stream
     std::int64_t failed_deliveries = 0;    // as a quorum queue counts them

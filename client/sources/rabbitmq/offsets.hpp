@@ -12,6 +12,7 @@
 #include <string>
 
 #include "inbox/source.hpp"
+#include "message/mark.hpp"
 
 namespace inbox::rabbitmq {
 
@@ -19,15 +20,26 @@ class Offsets {
   public:
     explicit Offsets(std::string subscription) : subscription_(std::move(subscription)) {}
 
-    // The position that was saved, and its time.
-    void load(std::int64_t position, Time saved_at);
+    // The position that was saved, its time, and its mark.
+    void load(std::int64_t position, Time saved_at, Mark mark = {});
     // Forgets the position until the next message is read, and begins at this time.
     void move(Time to);
+    // The same, with this time as the position that is saved.
+    void load(Time begin);
+    // The same, and the time is not saved yet: nothing was read before it.
+    void begin(Time now);
+    // Forgets all positions, because the stream was made again. Returns how many messages were read
+    // of the old one and not applied.
+    std::size_t begin_again();
     // Forgets what was read and not applied, because it will be read again.
     void rewind();
 
+    // Returns true if the message before the position is the one that was there, as far as can be
+    // told. `stamp` is its own time, if it has one.
+    bool is_mark(std::int64_t offset, const std::string& event_id,
+                 const std::optional<Time>& stamp) const;
     // Returns false for a message that was read before.
-    bool read(std::int64_t offset, Time time);
+    bool read(std::int64_t offset, Time time, std::string event_id = {});
     void apply(std::int64_t offset);
 
     // Returns true if a message with this offset comes next, or was read.
@@ -47,17 +59,21 @@ class Offsets {
     struct Entry {
         std::int64_t offset;
         Time time;
+        std::string event_id;
         bool is_applied;
     };
-    Position position_at(std::int64_t offset, Time newest);
+    Position position_at(std::int64_t offset, Time newest, const Mark& mark);
 
     const std::string subscription_;
     std::deque<Entry> entries_;          // from the position on
     std::optional<std::int64_t> next_;   // after the last message that was read
     std::optional<std::int64_t> saved_;  // the last position that was returned
     std::optional<Time> time_;
-    Time passed_at_{};  // of the newest message before the position
-    Time saved_at_{};   // of the last position that was returned
+    bool is_time_saved_ = true;
+    std::size_t dropped_ = 0;  // messages that rewind() has forgotten
+    Mark mark_;                // of the position
+    Time passed_at_{};         // of the newest message before the position
+    Time saved_at_{};          // of the last position that was returned
 };
 
 }  // namespace inbox::rabbitmq

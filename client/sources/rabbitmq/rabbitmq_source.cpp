@@ -87,6 +87,7 @@ rabbitmq::Setup setup_of(const RabbitmqOptions& options) {
             .subscription = std::move(subscription),
             .is_stream = options.is_stream,
             .starts_at_end = options.start == RabbitmqOptions::Start::latest,
+            .on_recreated = options.on_recreated,
             .prefetch = static_cast<std::uint16_t>(options.prefetch),
             .max_message_size = options.max_message_size,
             .retry_base = micros(options.retry_base, "retry_base"),
@@ -141,6 +142,10 @@ std::vector<Position> RabbitmqSource::positions(std::span<const Delivery* const>
 
 std::vector<Position> RabbitmqSource::moved_positions() {
     return impl_->setup().is_stream ? impl_->moved_positions() : std::vector<Position>();
+}
+
+std::vector<Gap> RabbitmqSource::gaps() {
+    return impl_->gaps();
 }
 
 void RabbitmqSource::set_positions(LoadPositions load) {

@@ -91,15 +91,23 @@ void Worker::load_position(const LoadPositions& load) {
     } catch (const DatabaseError& error) {
         throw SourceError(std::string("cannot load the offset: ") + error.what(), true);
     }
-    if (saved.empty())
+    const std::lock_guard lock(mutex_);
+    if (saved.empty()) {
+        begins_at_end_ = setup_.starts_at_end;
+        if (begins_at_end_)
+            offsets_.begin(wall_clock());
         return;
+    }
+    if (saved.front().message_id.empty()) {  // a time to begin at
+        offsets_.load(saved.front().published_at);
+        return;
+    }
     const std::optional<std::int64_t> offset = outbox::parse_integer(saved.front().message_id);
     if (!offset || *offset < 0)
         throw SourceError("the saved offset \"" + outbox::printable(saved.front().message_id, 50) +
                               "\" is not a number",
                           false);
-    const std::lock_guard lock(mutex_);
-    offsets_.load(*offset, saved.front().published_at);
+    offsets_.load(*offset, saved.front().published_at, Mark::parse(saved.front().incarnation));
 }
 
 std::vector<Position> Worker::positions(std::span<const Delivery* const> deliveries) {
@@ -114,6 +122,11 @@ std::vector<Position> Worker::positions(std::span<const Delivery* const> deliver
 std::vector<Position> Worker::moved_positions() {
     const std::lock_guard lock(mutex_);
     return offsets_.moved_positions();
+}
+
+std::vector<Gap> Worker::gaps() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(gaps_, {});
 }
 
 std::function<bool(const Delivery&)> Worker::recall() {
@@ -221,20 +234,17 @@ Micros Worker::work(Micros now) {
     if (stage_ == Stage::connecting && connection_->state() == AmqpConnection::State::ready)
         open_channel(now);
     if (stage_ == Stage::opening && channel_.state() == Channel::State::consuming &&
-        !asked_offset_) {
+        !asked_offset_ && !looks_at_end_) {
         stage_ = Stage::working;
         answer_due_ = outbox::never;
+        begins_at_end_ = false;
         is_known_ = has_worked_ = true;
         refusals_ = 0;
         pauses_.reset();
         changed_.notify_all();
     }
     if (stage_ == Stage::opening && now >= answer_due_)
-        lost(outbox::no_answer_within(setup_.config.transport.request_timeout) +
-                 (asked_offset_ ? " for offset " + std::to_string(*asked_offset_) +
-                                      " of the stream" + created_again
-                                : ""),
-             false, now);
+        asks_too_long(now);
     if (stage_ == Stage::working)
         send_acks();
     if (stage_ == Stage::disconnected)
@@ -293,14 +303,90 @@ void Worker::open_channel(Micros now) {
     answer_due_ = now + setup_.config.transport.request_timeout;
     asked_offset_.reset();
     std::optional<Begin> begin;
-    if (setup_.is_stream)
-        begin = {
-            .offset = offsets_.position(), .time = offsets_.time(), .at_end = setup_.starts_at_end};
+    if (setup_.is_stream && looks_at_end_)
+        begin = {.at_last = true};
+    else if (setup_.is_stream && begins_at_end_)
+        begin = {.at_end = true};
+    else if (setup_.is_stream)
+        begin = {.offset = offsets_.position(), .time = offsets_.time()};
+    seen_end_.reset();
     // Asks for the message before the position, because it must be there if this is the same
     // stream. In another stream, RabbitMQ would wait silently until it has grown up to the offset.
     if (begin && begin->offset && *begin->offset > 0)
         asked_offset_ = --*begin->offset;
     channel_.open(*connection_, begin);
+}
+
+// ---------------------------------------------------------------------------------------------
+// A stream that was made again
+// ---------------------------------------------------------------------------------------------
+
+void Worker::asks_too_long(Micros now) {
+    const bool has_looked = std::exchange(looks_at_end_, asked_offset_.has_value());
+    const std::optional<std::int64_t> end = seen_end_, position = offsets_.position();
+    if (has_looked && end && position && *end + 1 < *position)
+        return recreated("the last message of the stream has offset " + std::to_string(*end) +
+                             ", and offset " + std::to_string(*position) + " should come next",
+                         now);
+    lost(outbox::no_answer_within(setup_.config.transport.request_timeout) +
+             (asked_offset_ || has_looked ? " for a message before the saved offset of the stream" +
+                                                std::string(created_again)
+                                          : ""),
+         false, now);
+}
+
+void Worker::recreated(const std::string& why, Micros now) {
+    const std::string text = "the stream was made again or cut back: " + why;
+    looks_at_end_ = false;
+    if (setup_.on_recreated == OnRecreated::stop) {
+        gaps_.push_back({.subscription = setup_.subscription, .why = text, .recreated = true});
+        give_up(text + created_again, now);
+        return;
+    }
+    disconnect(now);
+    connect_at_ = now;
+    const std::size_t dropped = offsets_.begin_again();
+    const std::string more =
+        dropped > 0 ? "; " + std::to_string(dropped) + " messages of the old one were not applied"
+                    : "";
+    note(Level::warning,
+         setup_.subscription + ": " + text + more + "; the source begins with its first message");
+    gaps_.push_back({.subscription = setup_.subscription,
+                     .why = text + more,
+                     .skipped = dropped,
+                     .recreated = true});
+}
+
+// Compares the first message with what was asked for. Returns false if the connection was given up.
+bool Worker::follows(std::int64_t offset, const std::optional<Time>& stamp,
+                     const std::string& event_id, Micros now) {
+    if (looks_at_end_) {
+        seen_end_ = std::max(seen_end_.value_or(-1), offset);
+        if (*seen_end_ + 1 < offsets_.position().value_or(0))
+            return false;  // it is only looked at
+        looks_at_end_ = false;
+        lost("the server was slow to send the stream", false, now);
+        connect_at_ = now;
+        return false;
+    }
+    const std::optional<std::int64_t> asked = std::exchange(asked_offset_, {});
+    if (!asked)
+        return true;
+    if (offset < *asked || (offset == *asked && !offsets_.is_mark(offset, event_id, stamp))) {
+        recreated("offset " + std::to_string(offset) + " has another message than before", now);
+        return false;
+    }
+    if (!offsets_.follows(offset)) {
+        const std::int64_t next = *offsets_.position();
+        const std::string text = std::to_string(offset - next) +
+                                 " messages were deleted before they were applied, from offset " +
+                                 std::to_string(next) + " on";
+        note(Level::warning, setup_.subscription + ": " + text);
+        gaps_.push_back({.subscription = setup_.subscription,
+                         .why = text,
+                         .skipped = static_cast<std::uint64_t>(offset - next)});
+    }
+    return true;
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -320,54 +406,61 @@ void Worker::take_arrived(Micros now) {
             give_up(why, now);
             return;
         }
-        enter(std::move(message));
+        if (!enter(std::move(message), now) && stage_ == Stage::disconnected)
+            return;
     }
     changed_.notify_all();
 }
 
 // Returns why the source cannot continue with such a message, or an empty text.
-std::string Worker::unusable(const Envelope& envelope) {
+std::string Worker::unusable(const Envelope& envelope) const {
     if (!setup_.is_stream)
         return envelope.offset ? "the queue is a stream; set is_stream" : "";
     if (!envelope.offset || *envelope.offset < 0)
         return "the queue is not a stream; do not set is_stream";
-    const std::optional<std::int64_t> asked = std::exchange(asked_offset_, {});
-    if (!asked || *asked == *envelope.offset)
-        return "";
-    const std::string text = "the stream has sent offset " + std::to_string(*envelope.offset) +
-                             " first, and was asked for " + std::to_string(*asked);
-    if (*envelope.offset < *asked)
-        return text + created_again;
-    if (!offsets_.follows(*envelope.offset))
-        note(Level::warning, setup_.subscription + ": " + text +
-                                 ": messages before it were deleted and not applied");
     return "";
 }
 
-void Worker::enter(Message message) {
+// Without an id, or with one that another sender gives as well, deduplication is wrong.
+void Worker::warn_of_ids(const Envelope& envelope) {
+    const bool is_ours =
+        envelope.attributes.contains("event_id") || envelope.attributes.contains("ce-id");
+    if (!is_ours && !envelope.offset && envelope.message_id.empty() &&
+        !std::exchange(has_unnamed_, true))
+        note(Level::warning, setup_.subscription +
+                                 ": there are messages without a message_id; if the broker sends "
+                                 "one of them again, it will be applied again");
+    if (!is_ours && is_counted(envelope.message_id) && !std::exchange(has_counted_, true))
+        note(Level::warning,
+             setup_.subscription + ": message_ids such as \"" +
+                 outbox::printable(envelope.message_id, 50) +
+                 "\" look as if their sender counts them; a message with an id that was used "
+                 "before" +
+                 (envelope.app_id.empty() ? "" : " by the same app_id") +
+                 " is taken for a duplicate and not applied");
+}
+
+bool Worker::enter(Message message, Micros now) {
     const std::uint64_t tag = message.envelope.tag;
     const std::optional<std::int64_t> offset = message.envelope.offset;
+    const std::optional<Time> stamp = message.envelope.stamp;
     stats_.received++;
     stats_.redelivered += message.envelope.redelivered;
     stats_.most_failed_deliveries =
         std::max(stats_.most_failed_deliveries, message.envelope.failed_deliveries);
     stats_.is_active = true;
-    if (!offset && message.envelope.message_id.empty() && !has_unnamed_ &&
-        !message.envelope.attributes.contains("event_id") &&
-        !message.envelope.attributes.contains("ce-id")) {
-        has_unnamed_ = true;
-        note(Level::warning, setup_.subscription +
-                                 ": there are messages without a message_id; if the broker sends "
-                                 "one of them again, it will be applied again");
-    }
+    warn_of_ids(message.envelope);
     Delivery delivery = delivery_from(
         std::move(message), setup_.subscription,
         instance_ + '/' + std::to_string(claims_.channel()) + '/' + std::to_string(tag),
         wall_clock());
-    if (offset && !offsets_.read(*offset, delivery.published_at))
+    if (offset && !follows(*offset, stamp, delivery.event.id, now))
+        return false;
+    if (offset && !offsets_.read(*offset, delivery.published_at, delivery.event.id))
         claims_.add_settled(tag);
     else
         claims_.add(tag, std::move(delivery));
+    return true;
 }
 
 void Worker::send_acks() {

@@ -19,6 +19,10 @@
 // seek() begins new claims at once, in the thread that calls it, and sets `wants_restart_`. The
 // thread then replaces the connection, and drops what arrives over the old one.
 //
+// Offsets of a stream that was made again begin again. So the source asks for the message before its
+// position, and compares it. If it does not come in time, the source looks at the last messages of
+// the stream.
+//
 // At the end the thread sends the acknowledgements, closes the channel, and waits for the answer
 // until close_by_. The broker gets the other messages back.
 #pragma once
@@ -47,6 +51,7 @@ struct Setup {
     std::string subscription;
     bool is_stream = false;
     bool starts_at_end = false;  // if a stream has no saved offset
+    OnRecreated on_recreated = OnRecreated::begin_again;
     std::uint16_t prefetch = 0;
     std::size_t max_message_size = 0;
     outbox::Micros retry_base = 0, retry_max = 0;
@@ -63,6 +68,7 @@ class Worker : public worker::SourceThread {
     void load_position(const LoadPositions& load);
     std::vector<Position> positions(std::span<const Delivery* const> deliveries);
     std::vector<Position> moved_positions();
+    std::vector<Gap> gaps();
     std::function<bool(const Delivery&)> recall();
     void seek(Time to);
     RabbitmqStats stats();
@@ -93,8 +99,14 @@ class Worker : public worker::SourceThread {
     void give_up(const std::string& why, outbox::Micros now);
     void open_channel(outbox::Micros now);
     void take_arrived(outbox::Micros now);
-    std::string unusable(const Envelope& envelope);
-    void enter(Message message);
+    std::string unusable(const Envelope& envelope) const;
+    // Returns false if the connection was given up.
+    bool enter(Message message, outbox::Micros now);
+    bool follows(std::int64_t offset, const std::optional<Time>& stamp, const std::string& event_id,
+                 outbox::Micros now);
+    void asks_too_long(outbox::Micros now);
+    void recreated(const std::string& why, outbox::Micros now);
+    void warn_of_ids(const Envelope& envelope);
     void send_acks();
 
     const Setup setup_;
@@ -104,6 +116,8 @@ class Worker : public worker::SourceThread {
     Claims claims_;
     Offsets offsets_;
     RabbitmqStats stats_;
+    std::vector<Gap> gaps_;
+    bool begins_at_end_ = false;  // of the stream, once
     bool is_known_ = false;       // the queue, since open()
     bool wants_recall_ = false;   // of deliveries of an earlier channel
     bool wants_restart_ = false;  // because of a seek
@@ -114,9 +128,13 @@ class Worker : public worker::SourceThread {
     std::vector<Message> arrived_;
     Stage stage_ = Stage::disconnected;
     bool has_worked_ = false;
-    bool has_unnamed_ = false;                  // the log has a line about it
+    // The log has a line about them.
+    bool has_unnamed_ = false, has_counted_ = false;
     std::optional<std::int64_t> asked_offset_;  // until a message of the stream has come
-    int refusals_ = 0;                          // in a row
+    // The message that was asked for has not come, so the last ones of the stream are looked at.
+    bool looks_at_end_ = false;
+    std::optional<std::int64_t> seen_end_;  // the highest offset seen then
+    int refusals_ = 0;                      // in a row
     outbox::Backoff pauses_;
     outbox::Micros connect_at_ = 0;
     outbox::Micros answer_due_ = outbox::never;

@@ -26,15 +26,20 @@ void Claims::add(StreamId id, Delivery delivery, Micros now) {
 }
 
 void Claims::take(std::size_t most, std::vector<Delivery>& taken) {
-    for (; most > 0 && !waiting_.empty(); most--) {
-        Delivery& first = waiting_.begin()->second;
-        waiting_bytes_ -= first.size;
-        taken.push_back(std::move(first));
-        waiting_.erase(waiting_.begin());
-    }
+    const auto take_from = [&](auto& entries) {
+        for (; most > 0 && !entries.empty(); most--) {
+            Delivery& first = entries.begin()->second;
+            waiting_bytes_ -= first.size;
+            taken.push_back(std::move(first));
+            entries.erase(entries.begin());
+        }
+    };
+    take_from(left_);
+    take_from(waiting_);
 }
 
 void Claims::forget(StreamId id) {
+    kept_.erase(id);
     if (const auto found = held_.find(id); found != held_.end()) {
         if (found->second != due_.end())
             due_.erase(found->second);
@@ -52,8 +57,11 @@ void Claims::ack(StreamId id) {
         acks_.push_back(id);
 }
 
-void Claims::nack(StreamId id, const Delivery& delivery) {
-    if (held_.contains(id) && waiting_.emplace(id, delivery).second)
+void Claims::nack(std::uint64_t generation, StreamId id, const Delivery& delivery) {
+    if (generation != generation_) {
+        if (left_.emplace(std::pair(generation, id), delivery).second)
+            waiting_bytes_ += delivery.size;
+    } else if (held_.contains(id) && waiting_.emplace(id, delivery).second)
         waiting_bytes_ += delivery.size;
 }
 
@@ -102,6 +110,28 @@ void Claims::lost(const Ids& ids) {
         forget(id);
 }
 
+void Claims::keep(const Ids& ids) {
+    for (const StreamId id : ids)
+        if (const auto found = held_.find(id); found != held_.end()) {
+            if (found->second != due_.end())
+                due_.erase(found->second);
+            found->second = due_.end();
+            kept_.insert(id);
+        }
+}
+
+void Claims::begin_generation() {
+    for (auto& [id, delivery] : waiting_)
+        left_.emplace(std::pair(generation_, id), std::move(delivery));
+    generation_++;
+    kept_.clear();
+    waiting_.clear();
+    held_.clear();
+    due_.clear();
+    acks_.clear();
+    unconfirmed_.clear();
+}
+
 Claims::Ids Claims::give_back_all() {
     Ids ids;
     for (const auto& [id, due] : held_)
@@ -109,6 +139,8 @@ Claims::Ids Claims::give_back_all() {
     held_.clear();
     due_.clear();
     waiting_.clear();
+    kept_.clear();
+    left_.clear();
     waiting_bytes_ = 0;
     return ids;
 }

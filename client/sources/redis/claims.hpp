@@ -4,12 +4,17 @@
 // Order. Entries are handed out in the order of their ids. Redis has no command to give an entry
 // back: it stays pending for this consumer. So an entry that is given back waits here again, before
 // later ones, and keeps its claim.
+//
+// Entries that nobody else can get, because they have left the stream or its group, stay until they
+// are acknowledged. A group that is made again may give their ids to other entries, which belong to
+// the next generation.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/clock.hpp"
@@ -27,14 +32,23 @@ class Claims {
 
     // Adds an entry. If it is held already, Redis has extended its claim by sending it again.
     void add(outbox::StreamId id, Delivery delivery, outbox::Micros now);
-    std::size_t waiting() const { return waiting_.size(); }
+    std::size_t waiting() const { return left_.size() + waiting_.size(); }
     std::size_t waiting_bytes() const { return waiting_bytes_; }
     std::size_t held() const { return held_.size(); }
+    bool holds(outbox::StreamId id) const { return held_.contains(id); }
     // Moves at most `most` deliveries to `taken`.
     void take(std::size_t most, std::vector<Delivery>& taken);
 
+    // The number that handles of entries contain.
+    std::uint64_t generation() const { return generation_; }
+    // Of this generation.
     void ack(outbox::StreamId id);
-    void nack(outbox::StreamId id, const Delivery& delivery);
+    // An acknowledgement of an earlier generation has nothing to do.
+    void ack(std::uint64_t generation, outbox::StreamId id) {
+        if (generation == generation_)
+            ack(id);
+    }
+    void nack(std::uint64_t generation, outbox::StreamId id, const Delivery& delivery);
 
     // Returns the ids to acknowledge, at most `most`, the oldest first. Each must come back by
     // confirmed() or again().
@@ -51,8 +65,14 @@ class Claims {
     outbox::Micros next_extension() const;
     // The shortest time since an id of next_extensions() arrived or was last extended.
     outbox::Micros least_age() const { return interval_ - early(); }
-    // Another consumer has these entries, or they have left the stream.
+    // Another consumer has these entries.
     void lost(const Ids& ids);
+    // Nobody else can get these entries. Their claims are not extended any more.
+    void keep(const Ids& ids);
+    // Number of entries that only this process has, as far as it has not handed them out.
+    std::size_t last_copies() const { return left_.size() + kept_.size(); }
+    // The group has gone, with all claims and acknowledgements.
+    void begin_generation();
 
     // Forgets all entries that are not acknowledged, and returns their ids.
     Ids give_back_all();
@@ -70,6 +90,10 @@ class Claims {
     std::map<outbox::StreamId, Due::iterator> held_;
     Due due_;
     std::map<outbox::StreamId, Delivery> waiting_;
+    std::set<outbox::StreamId> kept_;
+    std::uint64_t generation_ = 1;
+    // Entries of earlier generations that wait to be handed out.
+    std::map<std::pair<std::uint64_t, outbox::StreamId>, Delivery> left_;
     std::size_t waiting_bytes_ = 0;
     std::deque<outbox::StreamId> acks_;
     std::set<outbox::StreamId> unconfirmed_;  // acknowledgements, sent or not

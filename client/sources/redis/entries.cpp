@@ -114,6 +114,11 @@ static Time published_at(StreamId id, const Event& event) {
     return time && outbox::is_of_clock(id.ms) ? *time : event.occurred_at;
 }
 
+// An id without a time of its own begins again in a stream that is made again.
+static std::string name_of(StreamId id, const Fields& fields, const std::string& body) {
+    return outbox::is_of_clock(id.ms) ? id.text() : id.text() + '#' + digest_of(fields, body);
+}
+
 Delivery delivery_from(const Entry& entry, const std::string& source, const std::string& stream) {
     Fields fields;
     std::size_t size = 0;
@@ -136,9 +141,10 @@ Delivery delivery_from(const Entry& entry, const std::string& source, const std:
                       .published_at = {},
                       .handle = {},
                       .size = size};
+    std::string name = name_of(entry.id, fields, body);
     delivery.event = decode_message(with_attribute_names(std::move(fields)), std::move(body),
                                     {.source = source,
-                                     .message_id = delivery.message_id,
+                                     .message_id = std::move(name),
                                      .topic = stream,
                                      .ordering_key = key,
                                      .published_at = {}});

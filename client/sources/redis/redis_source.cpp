@@ -86,6 +86,7 @@ redis::Setup setup_of(const RedisOptions& options) {
             .group = options.group,
             .consumer = options.consumer,
             .create_group_from = options.create_group_from,
+            .on_recreated = options.on_recreated,
             .subscription = redis::subscription_of(joined(options.streams), options.group),
             .prefetch = static_cast<std::size_t>(options.prefetch),
             .min_idle = micros(options.min_idle, "min_idle", milliseconds(100)),
@@ -99,6 +100,7 @@ class RedisSource::Impl final : public redis::Worker {
   public:
     using Worker::Worker;
     ~Impl() override { close(milliseconds(0)); }  // while the thread still sees an Impl
+    LoadPositions load{};
 };
 
 RedisSource::RedisSource(RedisOptions options) {
@@ -114,6 +116,7 @@ std::string RedisSource::subscription() const {
 }
 
 void RedisSource::open() {
+    impl_->load_positions(impl_->load);
     impl_->open([this](Level level, const std::string& message) { log(level, message); });
 }
 
@@ -131,6 +134,18 @@ void RedisSource::ack(std::span<const Delivery> deliveries) {
 
 void RedisSource::nack(std::span<const Delivery> deliveries) {
     impl_->nack(deliveries);
+}
+
+std::vector<Position> RedisSource::positions(std::span<const Delivery* const> deliveries) {
+    return impl_->positions(deliveries);
+}
+
+void RedisSource::set_positions(LoadPositions load) {
+    impl_->load = std::move(load);
+}
+
+std::vector<Gap> RedisSource::gaps() {
+    return impl_->gaps();
 }
 
 void RedisSource::seek(Time) {

@@ -43,11 +43,27 @@ std::string subscription_of(const std::string& stream, const std::string& group)
     return "redis://" + stream + '/' + group;
 }
 
+std::string Handle::text() const {
+    return std::to_string(session) + ' ' + std::to_string(generation) + ' ' + id.text();
+}
+
+std::optional<Handle> Handle::parse(std::string_view text) {
+    const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
+    if (first == Text::npos || second == Text::npos)
+        return std::nullopt;
+    const auto session = outbox::parse_integer(text.substr(0, first));
+    const auto generation = outbox::parse_integer(text.substr(first + 1, second - first - 1));
+    const auto id = StreamId::parse(text.substr(second + 1));
+    if (!session || !generation || !id || *session < 0)
+        return std::nullopt;
+    return Handle{static_cast<std::size_t>(*session), static_cast<std::uint64_t>(*generation), *id};
+}
+
 Session::Session(const Setup& setup, std::size_t number, const outbox::Clock& clock, int epoll)
     : setup_(setup),
+      number_(number),
       stream_(setup.streams[number]),
       source_(subscription_of(stream_, setup.group)),
-      number_(std::to_string(number)),
       clock_(clock),
       epoll_(epoll),
       claims_(setup.min_idle / 3),
@@ -58,6 +74,26 @@ Session::Session(const Setup& setup, std::size_t number, const outbox::Clock& cl
 
 Micros Session::deadline() const noexcept {
     return connection_ ? connection_->deadline() : outbox::never;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Positions
+// ---------------------------------------------------------------------------------------------
+
+void Session::load(const Position& saved) {
+    was_there_ = true;
+    saved_at_ = saved.published_at;
+    if (const std::optional<StreamId> id = StreamId::parse(saved.message_id))
+        highest_ = *id;
+}
+
+// Entries may have no time, or one before that of the last position, which would not be saved.
+Position Session::position_of(const Delivery& delivery) {
+    const Time now =
+        std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
+    const Time time = delivery.published_at == Time{} ? now : delivery.published_at;
+    saved_at_ = std::max(time, saved_at_ + std::chrono::microseconds(1));
+    return {source_, delivery.message_id, saved_at_, {}};
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -88,8 +124,11 @@ void Session::disconnect() {
     for (auto question = questions_.rbegin(); question != questions_.rend(); ++question)
         if (question->kind == Question::Kind::ack)
             claims_.again(question->ids);
-        else if (question->kind == Question::Kind::extend)
+        else if (question->kind == Question::Kind::extend ||
+                 question->kind == Question::Kind::owner)
             claims_.extended(question->ids, clock_.now());
+    claims_.extended({missed_.begin(), missed_.end()}, clock_.now());
+    missed_.clear();
     questions_.clear();
     trouble_.clear();
     redirect_.reset();
@@ -151,10 +190,11 @@ void Session::ready(Micros now) {
 }
 
 void Session::create_group() {
-    const std::string from = has_worked_ ? "0" : setup_.create_group_from;
-    note(has_worked_ ? Level::error : Level::info,
-         about((has_worked_ ? "the consumer group has gone; creating it again from "
-                            : "creating the consumer group from ") +
+    const bool is_again = has_worked_ || was_there_;
+    const std::string from = is_again ? "0" : setup_.create_group_from;
+    note(is_again ? Level::error : Level::info,
+         about((is_again ? "the consumer group has gone; creating it again from "
+                         : "creating the consumer group from ") +
                from));
     stage_ = Stage::asking;
     ask({.kind = Question::Kind::create}, Text("XGROUP"), Text("CREATE"), Text(stream_),
@@ -167,6 +207,30 @@ void Session::begin(Micros now) {
     history_from_ = {};
     claim_from_ = {};
     claim_at_ = now;
+}
+
+// The group is part of the stream: either it was deleted alone, or both were. What this process
+// holds comes again only if the stream is there.
+void Session::group_has_gone(Micros now) {
+    if (setup_.create_group_from.empty()) {
+        lost("NOGROUP: there is no such stream or consumer group", true, now);
+    } else {
+        must_create_ = true;
+        disconnect();
+        pause(now);
+    }
+    if ((has_worked_ || was_there_) && !std::exchange(is_gone_, true))
+        recreated("the consumer group has gone, and perhaps the stream with it");
+}
+
+void Session::recreated(const std::string& why) {
+    claims_.begin_generation();
+    highest_ = {};
+    gaps_.push_back({.subscription = source_, .why = why, .recreated = true});
+    if (setup_.on_recreated == OnRecreated::stop)
+        failure_ = {about(why + "; start once with on_recreated = begin_again"), false};
+    else
+        note(Level::warning, about(why));
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -212,6 +276,14 @@ void Session::ask_about(Question::Kind kind, const Claims::Ids& ids) {
     }
     if (kind != Question::Kind::ack)
         outbox::append_argument(out, Text("JUSTID"));
+}
+
+// XCLAIM leaves out entries of other consumers, and those that have left the stream.
+void Session::ask_for_owners() {
+    for (const StreamId id : missed_)
+        ask({.kind = Question::Kind::owner, .ids = {id}}, Text("XPENDING"), Text(stream_),
+            Text(setup_.group), Text(id.text()), Text(id.text()), Text("1"));
+    missed_.clear();
 }
 
 bool Session::is_asked(Question::Kind kind) const noexcept {
@@ -263,6 +335,9 @@ Micros Session::converse(Micros now) {
          ids = claims_.next_acks(max_ids))
         ask_about(Kind::ack, ids);
     if (is_closing_) {
+        if (const std::size_t count = claims_.last_copies(); count > 0)
+            note(Level::warning, about(std::to_string(count) +
+                                       " entries that only this process had were not applied"));
         const Claims::Ids ids = claims_.give_back_all();
         for (std::size_t at = 0; at < ids.size(); at += max_ids)
             ask_about(Kind::give_back,
@@ -273,6 +348,7 @@ Micros Session::converse(Micros now) {
     }
     if (failure_)
         return outbox::never;
+    ask_for_owners();
     const bool is_touching = is_asked(Kind::history) || is_asked(Kind::claim);
     if (!is_touching)
         for (Claims::Ids ids = claims_.next_extensions(max_ids, now); !ids.empty();
@@ -311,10 +387,46 @@ void Session::enter(Micros now) {
     claims_.lost(std::exchange(lost_, {}));
     claims_.extended(std::exchange(extended_, {}), now);
     claims_.again(std::exchange(unsent_, {}));
-    for (const StreamId id : std::exchange(deleted_, {}))
-        claims_.ack(id);
-    for (auto& [id, delivery] : std::exchange(arrived_, {}))
+    if (const Claims::Ids kept = std::exchange(kept_, {}); !kept.empty()) {
+        claims_.keep(kept);
+        note(Level::warning, about(std::to_string(kept.size()) +
+                                   " entries that this process holds were deleted from the stream "
+                                   "or the group; it is the last one that can apply them"));
+    }
+    enter_deleted();
+    if (const std::string why = std::exchange(went_back_, {}); !why.empty())
+        recreated(why);
+    if (failure_)
+        arrived_.clear();  // they stay pending
+    for (auto& [id, delivery] : std::exchange(arrived_, {})) {
+        delivery.handle = Handle{number_, claims_.generation(), id}.text();
         claims_.add(id, std::move(delivery), now);
+    }
+}
+
+// An entry that this process has in memory is still applied. Others are skipped.
+void Session::enter_deleted() {
+    Claims::Ids kept;
+    std::uint64_t skipped = 0;
+    for (const StreamId id : std::exchange(deleted_, {}))
+        if (claims_.holds(id)) {
+            kept.push_back(id);
+        } else {
+            claims_.ack(id);
+            skipped++;
+        }
+    claims_.keep(kept);
+    gone_ += skipped;
+    if (gone_ == noted_gone_ || is_taking_over())
+        return;  // one line for all pages of entries that are taken over
+    skipped = gone_ - std::exchange(noted_gone_, gone_);
+    const std::string what =
+        " pending entries were deleted from the stream before they were "
+        "acknowledged";
+    note(Level::warning, about(std::to_string(skipped) + what + " (" + std::to_string(gone_) +
+                               " since the start)"));
+    gaps_.push_back(
+        {.subscription = source_, .why = std::to_string(skipped) + what, .skipped = skipped});
 }
 
 Micros Session::work(Micros now) {
@@ -327,11 +439,9 @@ Micros Session::work(Micros now) {
         lost(std::exchange(trouble_, {}), is_refusal_, now);
     else if (group_is_missing_ && created_ >= max_created)
         lost("the consumer group is missing right after it was created", false, now);
-    else if (group_is_missing_) {
-        must_create_ = true;
-        disconnect();
-        pause(now);
-    } else if (connection_ && connection_->state() == RedisConnection::State::closed)
+    else if (group_is_missing_)
+        group_has_gone(now);
+    else if (connection_ && connection_->state() == RedisConnection::State::closed)
         lost(connection_->failure(), is_refused(), now);
     else if (!questions_.empty() && now >= questions_.front().due)
         lost(outbox::no_answer_within(setup_.transport.request_timeout), false, now);
@@ -399,6 +509,9 @@ void Session::take(const RespValue& answer) {
         case Question::Kind::claim:
             take_claimed(answer);
             break;
+        case Question::Kind::owner:
+            take_owner(question.ids.front(), answer);
+            break;
     }
 }
 
@@ -413,8 +526,13 @@ static bool is_refusal(Text error) {
 void Session::take_error(const Question& question, const std::string& error) {
     if (question.kind == Question::Kind::ack)
         unsent_.insert(unsent_.end(), question.ids.begin(), question.ids.end());
-    if (question.kind == Question::Kind::extend)
+    if (question.kind == Question::Kind::extend || question.kind == Question::Kind::owner)
         extended_.insert(extended_.end(), question.ids.begin(), question.ids.end());
+    if (question.kind == Question::Kind::owner && outbox::has_code(error, "NOPERM")) {
+        // If another consumer has it, one of the two finds a duplicate.
+        kept_.insert(kept_.end(), question.ids.begin(), question.ids.end());
+        return;
+    }
     if (question.kind == Question::Kind::create && outbox::has_code(error, "BUSYGROUP")) {
         take_created();  // another consumer was first
         return;
@@ -422,7 +540,8 @@ void Session::take_error(const Question& question, const std::string& error) {
     redirect_ = outbox::parse_redirect(error);
     if (redirect_)
         return;
-    if (outbox::has_code(error, "NOGROUP") && !setup_.create_group_from.empty()) {
+    if (outbox::has_code(error, "NOGROUP") &&
+        (!setup_.create_group_from.empty() || has_worked_ || was_there_)) {
         group_is_missing_ = true;
         return;
     }
@@ -451,6 +570,7 @@ void Session::take_entries(const Question& question, const RespValue& answer) {
         return;
     }
     has_read_ = has_worked_ = true;
+    is_gone_ = false;
     refusals_ = created_ = 0;
     redirects_ = 0;
     pauses_.reset();
@@ -459,8 +579,8 @@ void Session::take_entries(const Question& question, const RespValue& answer) {
         take_history(question, *found);
         return;
     }
+    look_for_order(*found);
     const StreamId last = add(*found, question.count, {});
-    note_gone();
     if (found->is_cut)
         read_again_behind(last);
 }
@@ -472,6 +592,17 @@ void Session::learn_page(const Entries& found) {
                            max_page);
 }
 
+// A group only goes forward, so an id that is not higher than the ones before is of another stream.
+// Entries that were noted before this answer belong to the old one.
+void Session::look_for_order(const Entries& found) {
+    if (found.entries.empty())
+        return;
+    if (const StreamId first = found.entries.front().id; first <= highest_)
+        went_back_ = "new entry " + first.text() + " has come after " + highest_.text() +
+                     ": the stream or the group was made again, or the group was moved back";
+    highest_ = found.entries.back().id;
+}
+
 void Session::take_history(const Question& question, const Entries& found) {
     reads_one_ = false;
     if (found.entries.empty()) {
@@ -479,12 +610,11 @@ void Session::take_history(const Question& question, const Entries& found) {
         return;
     }
     history_from_ = add(found, question.count, history_from_);
-    note_gone();
 }
 
 // Notes entries for work(). Returns their last id, or `from` if there are none.
 StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
-    gone_ += found.gone.size();
+    deleted_.insert(deleted_.end(), found.gone.begin(), found.gone.end());
     for (const Entry& entry : found.entries) {
         if (entry.is_cut && asked > 1) {
             read_again_behind(entry.id.previous().value_or(StreamId{}));
@@ -496,11 +626,8 @@ StreamId Session::add(const Entries& found, std::size_t asked, StreamId from) {
                        " is too large to be received; it stays in the list of pending entries"));
         } else if (entry.fields == nullptr) {
             deleted_.push_back(entry.id);
-            gone_++;
         } else {
-            Delivery delivery = delivery_from(entry, source_, stream_);
-            delivery.handle = number_ + ' ' + delivery.message_id;
-            arrived_.emplace_back(entry.id, std::move(delivery));
+            arrived_.emplace_back(entry.id, delivery_from(entry, source_, stream_));
         }
         from = entry.id;
     }
@@ -512,17 +639,6 @@ void Session::read_again_behind(StreamId id) {
     history_from_ = in_history_ ? std::min(history_from_, id) : id;
     in_history_ = true;
     reads_one_ = true;
-}
-
-// One line for all pages of entries that are taken over.
-void Session::note_gone() {
-    if (is_taking_over() || gone_ == noted_gone_)
-        return;
-    const std::uint64_t count = gone_ - std::exchange(noted_gone_, gone_);
-    note(Level::warning,
-         about(std::to_string(count) +
-               " pending entries were deleted from the stream before they were acknowledged (" +
-               std::to_string(gone_) + " since the start)"));
 }
 
 void Session::take_claimed(const RespValue& answer) {
@@ -537,8 +653,7 @@ void Session::take_claimed(const RespValue& answer) {
         read_again_behind(last);
     claim_from_ = found->next;
     if (claim_from_ == StreamId{}) {
-        note_gone();
-        const Micros half = setup_.min_idle / 2;  // not all consumers at the same time
+            const Micros half = setup_.min_idle / 2;  // not all consumers at the same time
         const auto part = outbox::random_seed() % static_cast<std::uint64_t>(half / 2);
         claim_at_ = clock_.now() + half / 2 + static_cast<Micros>(part);
     }
@@ -553,7 +668,26 @@ void Session::take_extended(const Claims::Ids& ids, const RespValue& answer) {
     }
     const std::set<StreamId> extended(found->begin(), found->end());
     for (const StreamId id : ids)
-        (extended.contains(id) ? extended_ : lost_).push_back(id);
+        if (extended.contains(id))
+            extended_.push_back(id);
+        else
+            missed_.insert(id);
+}
+
+// [[id, consumer, ...]], or an empty array if the entry is pending for nobody.
+void Session::take_owner(StreamId id, const RespValue& answer) {
+    if (!answer.is_array()) {
+        malformed("XPENDING");
+        return;
+    }
+    const RespValue* const entry = answer.at(0);
+    const RespValue* const owner = entry != nullptr ? entry->at(1) : nullptr;
+    if (owner == nullptr)
+        kept_.push_back(id);
+    else if (owner->text == setup_.consumer)
+        extended_.push_back(id);
+    else
+        lost_.push_back(id);
 }
 
 }  // namespace inbox::redis

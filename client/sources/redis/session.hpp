@@ -22,7 +22,9 @@
 
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,7 @@ struct Setup {
     std::vector<std::string> streams;
     std::string group, consumer;
     std::string create_group_from;
+    OnRecreated on_recreated = OnRecreated::begin_again;
     std::string subscription;
     std::size_t prefetch = 0;
     outbox::Micros min_idle = 0;
@@ -52,6 +55,16 @@ struct Setup {
 
 // The subscription of one stream.
 std::string subscription_of(const std::string& stream, const std::string& group);
+
+// The handle of a delivery, as text '<session> <generation> <id>'.
+struct Handle {
+    std::size_t session = 0;  // number of the stream
+    std::uint64_t generation = 0;
+    outbox::StreamId id{};
+
+    std::string text() const;
+    static std::optional<Handle> parse(std::string_view text);
+};
 
 class Session {
   public:
@@ -75,6 +88,11 @@ class Session {
     outbox::Micros work(outbox::Micros now);
     Claims& claims() noexcept { return claims_; }
     bool is_known() const noexcept { return is_known_; }  // the group, since the last retry()
+    const std::string& subscription() const noexcept { return source_; }
+    // To be called before the first step().
+    void load(const Position& saved);
+    Position position_of(const Delivery& delivery);
+    std::vector<Gap> take_gaps() { return std::exchange(gaps_, {}); }
     const std::optional<Failure>& failure() const noexcept { return failure_; }
     // Tries again after a failure.
     void retry() noexcept { failure_.reset(); }
@@ -87,7 +105,18 @@ class Session {
   private:
     enum class Stage { disconnected, connecting, asking, working };
     struct Question {
-        enum class Kind { primary, create, asking, history, news, ack, extend, give_back, claim };
+        enum class Kind {
+            primary,
+            create,
+            asking,
+            history,
+            news,
+            ack,
+            extend,
+            give_back,
+            claim,
+            owner,
+        };
         Kind kind;
         Claims::Ids ids{};      // of entries that it is about
         std::size_t count = 0;  // of entries that were asked for
@@ -134,10 +163,15 @@ class Session {
     void take_history(const Question& question, const Entries& found);
     void take_claimed(const outbox::RespValue& answer);
     void take_extended(const Claims::Ids& ids, const outbox::RespValue& answer);
+    void take_owner(outbox::StreamId id, const outbox::RespValue& answer);
+    void look_for_order(const Entries& found);
+    void ask_for_owners();
+    void group_has_gone(outbox::Micros now);
+    void recreated(const std::string& why);
+    void enter_deleted();
     outbox::StreamId add(const Entries& found, std::size_t asked, outbox::StreamId from);
     void read_again_behind(outbox::StreamId id);
     void learn_page(const Entries& found);
-    void note_gone();
     void enter(outbox::Micros now);
 
     void malformed(const char* command);
@@ -145,7 +179,8 @@ class Session {
     std::string about(const std::string& what) const { return source_ + ": " + what; }
 
     const Setup& setup_;
-    const std::string stream_, source_, number_;
+    const std::size_t number_;
+    const std::string stream_, source_;
     const outbox::Clock& clock_;
     const int epoll_;
 
@@ -154,6 +189,8 @@ class Session {
     bool is_known_ = false;
     bool is_closing_ = false;
     std::optional<Failure> failure_;
+    std::vector<Gap> gaps_;
+    Time saved_at_{};  // of the last position
 
     // These belong to the thread.
     std::optional<outbox::RedisConnection> connection_;
@@ -177,10 +214,16 @@ class Session {
     outbox::StreamId claim_from_{};
     outbox::Micros claim_at_ = 0;
     std::uint64_t gone_ = 0, noted_gone_ = 0;  // entries that were deleted while they were pending
+    bool was_there_ = false;             // the group, when an event was applied
+    bool is_gone_ = false;               // the group, and this is told
+    outbox::StreamId highest_{};         // of the new entries of the group so far
+    std::set<outbox::StreamId> missed_;  // claims that XCLAIM has not extended
 
     // Notes of step().
     std::vector<std::pair<outbox::StreamId, Delivery>> arrived_;
-    Claims::Ids confirmed_, unsent_, extended_, lost_, deleted_;
+    Claims::Ids confirmed_, unsent_, extended_, lost_, kept_;
+    Claims::Ids deleted_;    // entries that have left the stream, pending or not
+    std::string went_back_;  // why the group is another one
     std::string trouble_;
     bool is_refusal_ = false;
     bool group_is_missing_ = false;

@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <map>
 #include <system_error>
+#include <utility>
 
 #include "core/text.hpp"
+#include "inbox/error.hpp"
 
 namespace inbox::redis {
 
@@ -40,6 +44,16 @@ void Worker::starts() {
     sessions_.clear();
     for (std::size_t number = 0; number < setup_.streams.size(); number++)
         sessions_.push_back(std::make_unique<Session>(setup_, number, clock_, epoll_));
+    for (const std::unique_ptr<Session>& session : sessions_)
+        for (const Position& position : saved_)
+            if (position.subscription == session->subscription())
+                session->load(position);
+}
+
+void Worker::forget_all() {
+    for (const std::unique_ptr<Session>& session : sessions_)
+        std::ranges::move(session->take_gaps(), std::back_inserter(gaps_));
+    sessions_.clear();
 }
 
 bool Worker::is_known() const {
@@ -60,29 +74,72 @@ std::vector<Delivery> Worker::take(std::size_t most) {
     return deliveries;
 }
 
-// The handle of a delivery is the number of its stream and the id of its entry.
 template <class Act>
 void Worker::for_each(std::span<const Delivery> deliveries, Act act) {
-    for (const Delivery& delivery : deliveries) {
-        const std::string_view handle = delivery.handle;
-        const std::size_t space = std::min(handle.find(' '), handle.size());
-        const auto number = outbox::parse_integer(handle.substr(0, space));
-        const auto id = outbox::StreamId::parse(handle.substr(std::min(space + 1, handle.size())));
-        if (number && id && static_cast<std::size_t>(*number) < sessions_.size())
-            act(sessions_[static_cast<std::size_t>(*number)]->claims(), *id, delivery);
-    }
+    for (const Delivery& delivery : deliveries)
+        if (const std::optional<Handle> handle = Handle::parse(delivery.handle);
+            handle && handle->session < sessions_.size())
+            act(sessions_[handle->session]->claims(), *handle, delivery);
 }
 
 void Worker::settle(std::span<const Delivery> deliveries) {
-    for_each(deliveries,
-             [](Claims& claims, outbox::StreamId id, const Delivery&) { claims.ack(id); });
+    for_each(deliveries, [](Claims& claims, const Handle& handle, const Delivery&) {
+        claims.ack(handle.generation, handle.id);
+    });
 }
 
 void Worker::give_back(std::span<const Delivery> deliveries) {
-    for_each(deliveries, [](Claims& claims, outbox::StreamId id, const Delivery& delivery) {
-        claims.nack(id, delivery);
+    for_each(deliveries, [](Claims& claims, const Handle& handle, const Delivery& delivery) {
+        claims.nack(handle.generation, handle.id, delivery);
     });
     changed_.notify_all();  // they may be received again
+}
+
+// One position for each stream: the highest id.
+std::vector<Position> Worker::positions(std::span<const Delivery* const> deliveries) {
+    std::map<std::size_t, std::pair<outbox::StreamId, const Delivery*>> newest;
+    for (const Delivery* const delivery : deliveries)
+        if (const std::optional<Handle> handle = Handle::parse(delivery->handle)) {
+            auto& [id, last] = newest[handle->session];
+            if (last == nullptr || handle->id > id) {
+                id = handle->id;
+                last = delivery;
+            }
+        }
+    std::vector<Position> positions;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [session, last] : newest)
+        if (session < sessions_.size())
+            positions.push_back(sessions_[session]->position_of(*last.second));
+    return positions;
+}
+
+std::vector<Gap> Worker::gaps() {
+    const std::lock_guard lock(mutex_);
+    std::vector<Gap> gaps = std::exchange(gaps_, {});
+    for (const std::unique_ptr<Session>& session : sessions_)
+        std::ranges::move(session->take_gaps(), std::back_inserter(gaps));
+    return gaps;
+}
+
+// Has no effect while the source is open.
+void Worker::load_positions(const LoadPositions& load) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!load || phase_ != Phase::closed)
+            return;
+    }
+    std::vector<std::string> names;
+    for (const std::string& stream : setup_.streams)
+        names.push_back(subscription_of(stream, setup_.group));
+    std::vector<Position> saved;
+    try {
+        saved = load(names);
+    } catch (const DatabaseError& error) {
+        throw SourceError(std::string("cannot load the positions: ") + error.what(), true);
+    }
+    const std::lock_guard lock(mutex_);
+    saved_ = std::move(saved);
 }
 
 void Worker::give_back_all() {

@@ -13,8 +13,8 @@
 //   under the mutex    work() of each session enters the notes in its claims, and sends
 //   without the mutex  logs, and waits for the connections or for other threads
 //
-// Sessions are created and destroyed while no thread runs. A delivery names its session and its
-// entry in its handle, so settling it needs no pointer.
+// Sessions are created and destroyed while no thread runs. A delivery names its session, generation
+// and entry in its handle, so settling it needs no pointer.
 //
 // Claims do not depend on a connection: when it is lost, acknowledgements that have no answer are
 // sent over the next one, and entries on their way are read again. At the end each session gives
@@ -37,6 +37,11 @@ class Worker : public worker::SourceThread {
 
     const Setup& setup() const { return setup_; }
 
+    // Throws SourceError.
+    void load_positions(const LoadPositions& load);
+    std::vector<Position> positions(std::span<const Delivery* const> deliveries);
+    std::vector<Gap> gaps();
+
   private:
     void starts() override;
     bool is_known() const override;
@@ -45,7 +50,7 @@ class Worker : public worker::SourceThread {
     void settle(std::span<const Delivery> deliveries) override;
     void give_back(std::span<const Delivery> deliveries) override;
     void give_back_all() override;
-    void forget_all() override { sessions_.clear(); }
+    void forget_all() override;
     int prepare() override { return epoll_; }
     bool turn() override;
     void clean_up() noexcept override {}
@@ -60,6 +65,8 @@ class Worker : public worker::SourceThread {
     const int epoll_;  // of the connections
     // The claims of each are guarded by the mutex; the rest belongs to the thread.
     std::vector<std::unique_ptr<Session>> sessions_;  // of the streams
+    std::vector<Position> saved_;                     // when the source was opened
+    std::vector<Gap> gaps_;                           // of sessions that have ended
     std::size_t next_ = 0;  // the session to take deliveries from first; guarded by the mutex
 };
 

@@ -19,6 +19,7 @@ SESSION_TIMEOUT = 6000
 class KafkaSource(Source):
     kind = "kafka"
     server = "kafka_server"
+    attentive = {"offsets_in_database": 1}
     cannot = {
         "prefetch": "test_kafka.py has prefetch_bytes",
         "single": "the offset of the first record that is not applied is committed",
@@ -35,7 +36,7 @@ class KafkaSource(Source):
         self, installation: Installation, server: KafkaServer, partitions: int = 3, **configuration: str
     ) -> None:
         from confluent_kafka import Producer
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
 
         super().__init__(installation)
         self.broker = server
@@ -48,7 +49,27 @@ class KafkaSource(Source):
         self.producer = Producer(
             {**self.address, "linger.ms": 0, "partitioner": "murmur2_random", "enable.idempotence": True}
         )
-        self.admin.create_topics([NewTopic(self.name, partitions, 1, config=configuration)])[self.name].result()
+        self.configuration = configuration
+        self.create()
+
+    def create(self) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        topic = NewTopic(self.name, self.partitions, 1, config=self.configuration)
+        self.admin.create_topics([topic])[self.name].result()
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result()
+        wait_until(
+            lambda: self.admin.list_topics(timeout=10).topics, lambda topics: self.name not in topics,
+            what="the topic to be deleted",
+        )  # fmt: skip
+
+    def recreate(self) -> None:
+        from confluent_kafka import KafkaException
+
+        self.delete()
+        wait_until(lambda: self.create() is None, what="the topic to be made again", ignoring=(KafkaException,))
 
     def options(self) -> dict[str, object]:
         return {
@@ -134,13 +155,17 @@ class KafkaSource(Source):
         }
 
     def wait_members(self, count: int) -> None:
-        """Waits until this number of members shares all partitions."""
+        """Waits until this number of members shares all partitions. A broker may still load the group."""
+        from confluent_kafka import KafkaException
 
         def is_shared(members: dict[str, set[int]]) -> bool:
             shares = list(members.values())
             return len(shares) == count and all(shares) and sum(map(len, shares)) == self.partitions
 
-        wait_until(self.members, is_shared, timeout=180, what=f"{count} members that share the partitions")
+        wait_until(
+            self.members, is_shared, timeout=180, what=f"{count} members that share the partitions",
+            ignoring=(KafkaException,),
+        )  # fmt: skip
 
     def delete_offsets(self) -> None:
         self.admin.delete_consumer_groups([self.group])[self.group].result()

@@ -46,6 +46,22 @@ class NatsSource(Source):
         self.client.run(self.client.connection.subscribe(f"$JS.ACK.{self.name}.>", cb=note))
         self.client.run(self.client.connection.flush())
 
+    def recreate(self) -> None:
+        self.client.run(self.client.jetstream.delete_stream(self.name))
+        self.client.add_stream(self.name, [f"{self.name}.>"])
+        self.configure()
+
+    def recreate_consumer(self) -> None:
+        self.client.run(self.client.jetstream.delete_consumer(self.name, "c"))
+        self.configure()
+
+    def limit(self, messages: int) -> None:
+        """From now on the stream deletes all but this number of messages."""
+        from nats.js.api import StreamConfig
+
+        limited = StreamConfig(name=self.name, subjects=[f"{self.name}.>"], max_msgs=messages)
+        self.client.run(self.client.jetstream.update_stream(limited))
+
     def configure(self) -> None:
         from nats.js.api import ConsumerConfig
 

@@ -26,6 +26,8 @@ class PubSubSource(Source):
         "logins": "servers of tests accept anything; test_pubsub_source.py has TLS and keys",
         "kills": "the drills do so: a lease takes 10 s at least",
         "restarts": "servers of tests forget everything",
+        "recreate": "the service names its messages, also of a topic that was made again",
+        "incarnations": "a subscription has no offsets",
     }
     dear = {"leases": "a lease takes 10 s at least"}
     missing = ({"subscription": "another"}, "NOT_FOUND")

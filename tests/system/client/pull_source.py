@@ -15,6 +15,8 @@ class PullSource(Source):
     server = "database"
     cannot = {
         "restarts": "test_trouble.py and the drills do so",
+        "recreate": "each event has an id of its own, also after a destination was made again",
+        "incarnations": "each event has an id of its own",
         "offsets": "outbox.delivery has the state of each event",
     }
 

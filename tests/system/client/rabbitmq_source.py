@@ -23,7 +23,11 @@ class RabbitmqSource(Source):
     kind = "rabbitmq"
     server = "rabbitmq_server"
     queue_type: ClassVar[str] = "quorum"
-    cannot = HAS_NO_LEASES
+    cannot = {
+        **HAS_NO_LEASES,
+        "recreate": "test_rabbitmq.py has a queue that is deleted",
+        "incarnations": "a queue has no offsets",
+    }
     most_held = 10
     connection_owns_messages = True
     comes_again_in_order = True
@@ -40,7 +44,14 @@ class RabbitmqSource(Source):
         own = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
         self.arguments = {"x-queue-type": self.queue_type, **own}
         self.connect()
+        self.declare()
+
+    def declare(self) -> None:
         self.channel.queue_declare(self.name, durable=True, arguments=self.arguments)
+
+    def recreate(self) -> None:
+        self.channel.queue_delete(self.name)
+        self.declare()
 
     def connect(self) -> None:
         self.connection = self.broker.connect()
@@ -147,6 +158,11 @@ class RabbitmqStreamSource(RabbitmqSource):
         "offsets": "test_rabbitmq.py has the offset of a stream",
     }
     most_held = 100  # a stream sends whole chunks
+    attentive = {"request_timeout": 1000}
+
+    def send_anonymous(self, *bodies: str) -> None:
+        for body in bodies:
+            self.publish(body, {})
 
     def next_id(self, message_id: str) -> str:
         return str(self.sent)

@@ -32,6 +32,7 @@ class RedisSource(Source):
         self.client = server.client(decode_responses=True)
         self.name = self.topic = f"s{next(numbers)}"
         self.subscription = f"redis://{self.name}/g"
+        self.places = itertools.count(1)
         if group:
             self.client.xgroup_create(self.name, group, "0", mkstream=True)
 
@@ -44,6 +45,15 @@ class RedisSource(Source):
     def send(self, *bodies: str, key: str = "", **attributes: str) -> list[str]:
         more = {"ordering_key": key} if key else {}
         return [self.client.xadd(self.name, {**attributes, **more, "payload": body}) for body in bodies]
+
+    def send_anonymous(self, *bodies: str) -> None:
+        for body in bodies:
+            self.client.xadd(self.name, {"payload": body}, id=f"{next(self.places)}-0")
+
+    def recreate(self) -> None:
+        self.client.delete(self.name)
+        self.client.xgroup_create(self.name, "g", "0", mkstream=True)
+        self.places = itertools.count(1)
 
     def pending(self) -> dict[str, int]:
         """Returns the number of pending entries of each consumer that has some."""

@@ -37,6 +37,8 @@ ABILITIES: Mapping[str, str] = {
     "kills": "consumers can be killed one after the other",
     "restarts": "the server can be restarted",
     "offsets": "each event saves an offset",
+    "recreate": "what it reads can be deleted and made again",
+    "incarnations": "it tells what was made again from what was there before",
 }
 
 
@@ -184,6 +186,10 @@ class Source(ABC):
     def send(self, *bodies: str, key: str = "", **attributes: str) -> list[str]:
         """Publishes as the sink does; returns what Delivery.message_id will be."""
 
+    def send_anonymous(self, *bodies: str) -> None:
+        """Publishes without an id of the sender, in places that are the same when what is read was made again."""
+        self.send(*bodies)
+
     def send_events(self, keys: int, versions: range) -> list[str]:
         """Publishes these versions of each key; returns the ids."""
         ids = []
@@ -232,6 +238,12 @@ class Source(ABC):
         self.proxy.listen()
 
     proxy: Any
+    # `recreate`: options with which a reader soon sees that what it reads is not what it was.
+    attentive: ClassVar[Mapping[str, object]] = {}
+
+    def recreate(self) -> None:
+        """`recreate`: deletes what is read, and makes it again."""
+        raise NotImplementedError
 
     def wrong_logins(self) -> list[tuple[Mapping[str, object], str]]:
         """`logins`: returns options with a wrong login, and words of the error."""

@@ -37,6 +37,8 @@ class SqsSource(Source):
         "prefetch": "a poll takes ten messages",
         "logins": "servers of tests accept any key",
         "restarts": "servers of tests forget everything",
+        "recreate": "the service names its messages, also of a queue that was made again",
+        "incarnations": "a queue has no offsets",
     }
     sink = "pg_outbox_aws"
     formats = ("attributes", "structured")

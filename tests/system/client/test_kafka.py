@@ -57,6 +57,12 @@ class Load:
                 return
             self.ids.append(self.topic.send_event(f"k{n % self.KEYS}", n // self.KEYS + 1))
 
+    def __enter__(self) -> Load:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> list[str]:
         self._stopped.set()
         self._thread.join()
@@ -143,6 +149,127 @@ def test_aborted_transactions_are_not_read(make_topic: MakeTopic) -> None:
     reader.ack(only)
     topic.wait_committed(4)  # two records and two markers: nothing is left as lag
     reader.wait_stats(lag=0)
+
+
+@pytest.mark.parametrize("offsets_in_database", [0, 1])
+def test_only_an_aborted_transaction_came_since(
+    make_topic: MakeTopic, target: Target, consume: Consume, offsets_in_database: int
+) -> None:
+    """A process that has read nothing else does not count its records as lag."""
+    from confluent_kafka import Producer
+
+    topic = make_topic(1)
+    options = consumer_options(topic, kafka_offsets_in_database=offsets_in_database, housekeeping_interval=200)
+    ids = [topic.send_event("a", 1)]
+    topic.flush()
+    consumer = consume(**options)
+    target.wait_applied(ids)
+    topic.wait_committed(1)
+    consumer.stop()
+    producer = Producer({**topic.address, "transactional.id": topic.name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for _ in range(20):
+        producer.produce(topic.name, "no")
+    producer.flush()
+    producer.abort_transaction()
+    consume(**options)
+    topic.wait_settled()
+    if offsets_in_database:
+        wait_until(lambda: saved(target, topic), lambda seen: seen == {0: 22}, what="the offset behind the marker")
+
+
+# -------------------------------------------------------------------------------------------------
+# The end of a topic, deleted records, another topic of the name
+# -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offsets_in_database", [0, 1])
+def test_the_end_of_a_topic_is_kept_over_a_restart(
+    make_topic: MakeTopic, target: Target, consume: Consume, offsets_in_database: int
+) -> None:
+    """It is the end at the first start, although no record has come then."""
+    topic = make_topic(1)
+    topic.send("before")
+    options = consumer_options(topic, kafka_start="latest", kafka_offsets_in_database=offsets_in_database)
+    consumer = consume(**options)
+    topic.wait_committed(1)
+    consumer.kill()
+    ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
+    topic.flush()
+    consume(**options)
+    target.wait_applied(ids)
+    topic.wait_settled()
+
+
+def test_the_end_of_a_topic_is_kept_when_another_process_joins(
+    topic: KafkaSource, target: Target, consume: Consume
+) -> None:
+    topic.send("before", "before", "before")
+    options = consumer_options(topic, kafka_start="latest")
+    first = consume(**options)
+    topic.wait_members(1)
+    topic.wait_committed(3)
+    with Load(topic) as load:
+        second = consume(**options)
+        topic.wait_members(2)
+        wait_applied(target, 100)
+    target.wait_applied(load.ids)
+    topic.wait_settled()
+    assert first.stop()["applied"] + second.stop()["applied"] == len(load.ids)
+
+
+GAPS = "SELECT subscription, skipped, recreated FROM inbox.gaps"
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_records_that_were_deleted_before_they_were_read(
+    make_topic: MakeTopic, target: Target, consume: Consume, start: str
+) -> None:
+    """They are counted, and those that are there are applied."""
+    from confluent_kafka import TopicPartition
+
+    topic = make_topic(1)
+    options = consumer_options(topic, kafka_start=start, housekeeping_interval=200)
+    consumer = consume(**options)
+    topic.wait_committed(0) if start == "earliest" else topic.wait_members(1)
+    ids = [topic.send_event("a", n + 1) for n in range(10)]
+    topic.flush()
+    target.wait_applied(ids)
+    topic.wait_committed(10)
+    consumer.stop()
+    ids += [topic.send_event("b", n + 1) for n in range(20)]
+    topic.flush()
+    (deleted,) = topic.admin.delete_records([TopicPartition(topic.name, 0, 25)]).values()
+    deleted.result()
+    consumer = consume(**options)
+    target.wait_applied(ids[:10] + ids[25:])
+    consumer.wait_logged("15 records of")
+    partition = f"kafka://{topic.group}/{topic.name}/0"
+    wait_until(lambda: target.execute(GAPS), lambda gaps: gaps == [(partition, 15, 0)], what="the gap")
+    assert consumer.state()["skipped"] == 15
+    assert "inbox_skipped_total{database=" in target.value("SELECT inbox.metrics()")
+    topic.wait_settled()
+
+
+@pytest.mark.parametrize("offsets_in_database", [0, 1])
+def test_a_topic_that_is_made_again(
+    make_topic: MakeTopic, target: Target, consume: Consume, offsets_in_database: int
+) -> None:
+    """Its first records have offsets that were read before."""
+    topic = make_topic(1)
+    options = consumer_options(topic, kafka_offsets_in_database=offsets_in_database, housekeeping_interval=200)
+    consumer = consume(**options)
+    ids = [topic.send_event("a", n + 1) for n in range(50)]
+    topic.flush()
+    target.wait_applied(ids)
+    topic.wait_committed(50)
+    topic.recreate()
+    ids += [topic.send_event("b", n + 1) for n in range(80)]
+    topic.flush()
+    target.wait_applied(ids)
+    topic.wait_settled()
+    consumer.stop()
 
 
 # -------------------------------------------------------------------------------------------------
@@ -304,7 +431,7 @@ def test_offsets_in_the_database(topic: KafkaSource, target: Target, consume: Co
 
 
 def test_the_database_is_older_than_the_group(topic: KafkaSource, target: Target, consume: Consume) -> None:
-    """It was restored from a backup: what is missing in it is read again."""
+    """It was restored from a backup. Records that it lacks are read again."""
     options = consumer_options(topic, kafka_offsets_in_database=1, housekeeping_interval=200)
     ids = [topic.send_event(f"k{n}", 1) for n in range(100)]
     topic.flush()

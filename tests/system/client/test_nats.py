@@ -7,7 +7,8 @@ import pytest
 from sinks import servers
 from waiting import wait_until
 
-from .conftest import MakeSource
+from .conftest import Consume, MakeSource
+from .consumer import Target
 from .nats_source import CurrentNatsSource, NatsSource
 from .source import payloads
 
@@ -67,3 +68,42 @@ def test_a_consumer_of_another_kind_is_refused(
 ) -> None:
     error = make_source(kind, **consumer).read(opened=False).command("open")
     assert words in error["error"] and not error["transient"]
+
+
+def test_messages_that_were_deleted_before_they_were_delivered(
+    kind: type[NatsSource], make_source: MakeSource, target: Target, consume: Consume
+) -> None:
+    """The limit of the stream has passed the consumer. They are counted."""
+    stream = make_source(kind)
+    options = {**stream.consumer_options(), "housekeeping_interval": 200}
+    consumer = consume(**options)
+    ids = stream.send_events(1, range(1, 3))
+    target.wait_applied(ids)
+    stream.wait_settled()
+    consumer.stop()
+    stream.limit(3)
+    ids += stream.send_events(1, range(3, 13))
+    consumer = consume(**options)
+    target.wait_applied(ids[:2] + ids[-3:])
+    consumer.wait_logged("7 messages were deleted before they were delivered")
+    gaps = "SELECT subscription, skipped, recreated FROM inbox.gaps"
+    wait_until(lambda: target.execute(gaps), lambda seen: seen == [(stream.subscription, 7, 0)], what="the gap")
+
+
+def test_only_the_consumer_was_made_again(
+    kind: type[NatsSource], make_source: MakeSource, target: Target, consume: Consume
+) -> None:
+    """It delivers old messages, which have no effect. Later it is known, although there are no new ones."""
+    stream = make_source(kind)
+    consumer = consume(**stream.consumer_options())
+    ids = stream.send_events(1, range(1, 4))
+    target.wait_applied(ids)
+    stream.wait_settled()
+    consumer.stop()
+    stream.recreate_consumer()
+    consumer = consume(**stream.consumer_options())
+    stream.wait_settled()
+    consumer.stop()
+    consumer = consume(**stream.consumer_options(), on_recreated="stop")
+    ids += stream.send_events(1, [4])
+    target.wait_applied(ids)

@@ -214,12 +214,86 @@ def test_a_queue_cannot_go_back(queue: RabbitmqSource) -> None:
 
 
 @of_a_stream
-def test_a_stream_that_was_created_again(queue: RabbitmqSource) -> None:
-    """Its offsets begin anew, so that the saved one means nothing. It does not stop in silence."""
+def test_a_stream_that_was_made_again_and_is_shorter(queue: RabbitmqSource) -> None:
+    """The message before the saved offset does not come. So the source looks at the end of the stream."""
     queue.send(*"123")
-    reader = queue.read(opened=False, saved=1000, request_timeout=300)
-    error = reader.command("open")
-    assert "created again" in error["error"]
+    reader = queue.read(opened=False, saved=1000, request_timeout=500)
+    wait_until(lambda: reader.command("open"), lambda answer: answer == {}, what="the stream to be open")
+    assert payloads(reader.receive(3)) == ["1", "2", "3"]
+    assert "made again or cut back: the last message of the stream has offset 2" in reader.log()
+    stopped = queue.read(opened=False, saved=1000, request_timeout=500, on_recreated="stop")
+    error = wait_until(
+        lambda: stopped.command("open"), lambda answer: not answer["transient"], what="an error for good"
+    )
+    assert "inbox.reset_offset()" in error["error"]
+
+
+@of_a_stream
+def test_the_end_of_a_stream_is_kept(queue: RabbitmqSource, target: Target, consume: Consume) -> None:
+    """It is the end at the first start, although no message has come then."""
+    queue.send("before")
+    options = queue.consumer_options(start="latest")
+    consumer = consume(**options)
+    begin = "SELECT message_id FROM inbox.offsets WHERE subscription = %s"
+    wait_until(lambda: target.execute(begin, (queue.subscription,)), what="the beginning to be saved")
+    consumer.kill()
+    ids = queue.send_events(5, range(1, 3))
+    consume(**options)
+    wait_until(lambda: set(ids) <= set(target.applied()), what="the events after the first start")
+
+
+@of_a_stream
+def test_a_stream_is_reset_while_nobody_reads_it(queue: RabbitmqSource, target: Target, consume: Consume) -> None:
+    ids = queue.send_events(5, range(1, 3))
+    first = consume(**queue.consumer_options())
+    target.wait_applied(ids)
+    first.stop()
+    target.execute("SELECT inbox.forget('c', '-infinity', 'again')")
+    target.execute("DELETE FROM applied")
+    target.execute("SELECT inbox.reset_offset('c', %s, 'epoch', 'again')", (queue.subscription,))
+    consume(**queue.consumer_options(), housekeeping_interval=200)
+    target.wait_applied(ids)
+
+
+def test_messages_that_were_deleted_before_they_were_read(
+    make_source: MakeSource, target: Target, consume: Consume
+) -> None:
+    """The retention of the stream has passed the offset. They are counted."""
+    queue = make_source(RabbitmqStreamSource, max_length_bytes=40_000, stream_max_segment_size_bytes=10_000)
+    options = {**queue.consumer_options(), "housekeeping_interval": 200}
+    first = consume(**options)
+    ids = queue.send_events(1, range(1, 3))
+    target.wait_applied(ids)
+    first.stop()
+    before = queue.sent
+    wait_until(lambda: queue.send("x" * 5000) and first_offset(queue), lambda offset: offset > before + 5,
+               what="messages to be deleted")  # fmt: skip
+    gone = first_offset(queue) - before
+    consume(**options).wait_logged("messages were deleted before they were applied")
+    wait_until(lambda: target.execute("SELECT skipped FROM inbox.gaps"), what="the gap to be reported")
+    assert target.value("SELECT skipped FROM inbox.gaps") >= gone
+
+
+def first_offset(queue: RabbitmqSource) -> int:
+    """Returns the offset of the first message of a stream."""
+    reader = queue.read(saved="")
+    offset = int(reader.take(1)[0]["message_id"])
+    reader.kill()
+    return offset
+
+
+@of_all_kinds
+def test_senders_that_count_their_messages(queue: RabbitmqSource) -> None:
+    """Two applications may use the same id, and the log warns of ids that are counted."""
+    import pika
+
+    for app in ("a", "b"):
+        properties = pika.BasicProperties(message_id="1", app_id=app, delivery_mode=2)
+        queue.channel.basic_publish("", queue.name, app.encode(), properties, mandatory=True)
+    reader = queue.read()
+    first, second = reader.receive(2)
+    assert first["event_id"] != second["event_id"]
+    assert reader.log().count("their sender counts them") == 1
 
 
 @of_all_kinds

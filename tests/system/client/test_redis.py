@@ -132,9 +132,68 @@ def test_entries_that_are_deleted_while_they_are_pending(stream: RedisSource, he
     stream.wait_settled()
 
 
+GAPS = "SELECT subscription, skipped, recreated FROM inbox.gaps"
+
+
+@pytest.mark.parametrize("gone", ["trimmed", "the consumer"])
+def test_an_entry_that_is_deleted_while_it_waits_for_its_next_attempt(
+    stream: RedisSource, target: Target, consume: Consume, gone: str
+) -> None:
+    """The process has it, so it ends as a dead letter, and those behind it are applied."""
+    ids = stream.send_events(1, range(1, 4))
+    target.poison(ids[0])
+    consumer = consume(
+        **stream.consumer_options(**stream.short_leases()), max_attempts=1000, retry_base=50, retry_max=50
+    )
+    consumer.wait_for("an attempt", failures=1)
+    if gone == "trimmed":
+        stream.client.xtrim(stream.name, maxlen=0, approximate=False)
+    else:
+        stream.client.xgroup_delconsumer(stream.name, "g", "c")
+    consumer.wait_logged("entries that this process holds were deleted")
+    target.cure()
+    target.wait_applied(ids)
+    target.check_order()
+    consumer.stop()
+    assert target.execute(GAPS) == []
+
+
+def test_entries_that_are_deleted_while_nobody_has_them_are_counted(
+    stream: RedisSource, target: Target, consume: Consume
+) -> None:
+    stream.send("1", "2", "3")
+    crashed = stream.read()
+    crashed.receive(3)
+    crashed.kill()
+    stream.client.xtrim(stream.name, maxlen=1, approximate=False)
+    consumer = consume(**stream.consumer_options(), housekeeping_interval=200)
+    consumer.wait_for("the entry that is left", applied=1)
+    wait_until(lambda: target.execute(GAPS), lambda gaps: gaps == [(stream.subscription, 2, 0)], what="the gap")
+    assert consumer.state()["skipped"] == 2
+    stream.wait_settled()
+
+
 # -------------------------------------------------------------------------------------------------
 # Groups
 # -------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_has_gone_while_nobody_read_begins_with_the_first_entry(
+    make_stream: MakeStream, target: Target, consume: Consume
+) -> None:
+    """Only the first process of all begins at the end."""
+    stream = make_stream(group=None)
+    options = {**stream.consumer_options(create_group_from="$"), "housekeeping_interval": 200}
+    consumer = consume(**options)
+    wait_until(lambda: stream.client.exists(stream.name), what="the group to be created")
+    ids = stream.send_events(1, range(1, 3))
+    target.wait_applied(ids)
+    consumer.stop()
+    stream.client.delete(stream.name)
+    ids += stream.send_events(1, range(3, 6))
+    consume(**options)
+    target.wait_applied(ids)
+    wait_until(lambda: target.execute(GAPS), lambda gaps: gaps == [(stream.subscription, 0, 1)], what="the gap")
 
 
 @pytest.mark.parametrize(("begin", "expected"), [("0", ["1", "2"]), ("$", ["2"])])

@@ -339,3 +339,93 @@ def test_a_server_that_restarts(source: Source, target: Target, consume: Consume
     source.wait_settled()
     if source.comes_again_in_order:
         target.check_order()
+
+
+# -------------------------------------------------------------------------------------------------
+# Topics, streams and queues that are made again
+# -------------------------------------------------------------------------------------------------
+
+GAPS = "SELECT skipped, recreated FROM inbox.gaps WHERE accepted_at IS NULL"
+FINDINGS = "SELECT what FROM inbox.health() WHERE what IN ('events skipped', 'source made again')"
+
+
+def wait_payloads(target: Target, expected: list[str]) -> None:
+    """Waits until exactly these payloads are applied, once each, in any order."""
+
+    def applied() -> list[str]:
+        return sorted(payload for (payload,) in target.execute("SELECT payload FROM applied"))
+
+    wait_until(applied, lambda seen: len(seen) >= len(expected), what=f"{len(expected)} payloads to be applied")
+    assert applied() == sorted(expected)
+
+
+def recreated_options(source: Source, **options: object) -> dict[str, object]:
+    return {**source.consumer_options(**{**source.attentive, **options}), "housekeeping_interval": 200}
+
+
+@pytest.mark.needs("recreate")
+@pytest.mark.parametrize("away", [True, False], ids=["away", "running"])
+def test_what_is_made_again_is_read_from_its_beginning(
+    source: Source, target: Target, consume: Consume, away: bool
+) -> None:
+    """Its ids and offsets begin again. A message that gets the place of an old one is another message."""
+    consumer = consume(**recreated_options(source))
+    source.send_anonymous("a1", "a2", "a3")
+    wait_payloads(target, ["a1", "a2", "a3"])
+    source.wait_settled()
+    if away:
+        consumer.stop()
+    source.recreate()
+    source.send_anonymous(*(f"b{n}" for n in range(8)))
+    if away:
+        consumer = consume(**recreated_options(source))
+    wait_payloads(target, ["a1", "a2", "a3", *(f"b{n}" for n in range(8))])
+    source.wait_settled()
+
+
+@pytest.mark.needs("incarnations")
+def test_a_source_that_was_made_again_is_told(source: Source, target: Target, consume: Consume) -> None:
+    consumer = consume(**recreated_options(source))
+    source.send_anonymous("a1", "a2", "a3")
+    wait_payloads(target, ["a1", "a2", "a3"])
+    source.wait_settled()
+    consumer.stop()
+    assert target.execute(GAPS) == target.execute(FINDINGS) == []
+    source.recreate()
+    source.send_anonymous("b1", "b2", "b3")
+    consumer = consume(**recreated_options(source))
+    wait_payloads(target, ["a1", "a2", "a3", "b1", "b2", "b3"])
+    wait_until(lambda: target.execute(GAPS), what="the gap to be reported")
+    assert all(recreated > 0 and skipped == 0 for skipped, recreated in target.execute(GAPS))
+    assert set(target.execute(FINDINGS)) == {("source made again",)}
+    assert "made again" in consumer.log()
+    assert consumer.state()["recreated"] > 0
+    assert "inbox_recreated_total" in target.value("SELECT inbox.metrics()")
+    consumer.stop()
+    accepted = "SELECT inbox.accept_gap(consumer, subscription, 'expected') FROM inbox.gaps"
+    assert {accepted for (accepted,) in target.execute(accepted)} == {True}
+    assert target.execute(FINDINGS) == []
+    # The new one is known from now on.
+    again = consume(**recreated_options(source))
+    source.send_anonymous("c1")
+    wait_payloads(target, ["a1", "a2", "a3", "b1", "b2", "b3", "c1"])
+    again.stop()
+    assert target.execute(GAPS) == []
+
+
+@pytest.mark.needs("incarnations")
+def test_a_source_that_was_made_again_can_stop_the_consumer(source: Source, target: Target, consume: Consume) -> None:
+    consumer = consume(**recreated_options(source))
+    source.send_anonymous("a1", "a2", "a3")
+    wait_payloads(target, ["a1", "a2", "a3"])
+    source.wait_settled()
+    consumer.stop()
+    source.recreate()
+    source.send_anonymous("b1", "b2", "b3")
+    stopped = consume(**recreated_options(source, on_recreated="stop"))
+    stopped.wait_logged("run() threw: ")
+    assert stopped.wait_ended() == 3
+    assert "made again" in stopped.log()
+    assert target.execute(GAPS) != []
+    consume(**recreated_options(source))
+    wait_payloads(target, ["a1", "a2", "a3", "b1", "b2", "b3"])

@@ -176,7 +176,7 @@ TEST_F(ApplierTest, TheOffsetOfTheNewestEventIsSavedWithTheEffects) {
     ASSERT_THAT(saved, SizeIs(1));
     EXPECT_THAT(saved[0].parameters,
                 ElementsAre("c", "subscription", "m9",
-                            testing::Optional(HasSubstr("2023-11-14T22:13:29")), "me/1"));
+                            testing::Optional(HasSubstr("2023-11-14T22:13:29")), "me/1", ""));
     server.on("INSERT effect", ScriptedPostgresql::lost(End::before), 1);
     auto next = items({{"a", {10}}});
     apply(next);

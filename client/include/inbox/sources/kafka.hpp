@@ -33,10 +33,12 @@ struct KafkaOptions {
     // transactions of the handlers, and reading begins there. Otherwise it begins where the group
     // has committed.
     bool offsets_in_database = false;
-    // Where reading begins in a partition that has no offset, or one that was deleted: at its first
-    // record, or behind its last one.
+    // Where reading begins in a partition that has no offset: at its first record, or behind the
+    // last one that it has when this process gets it.
     enum class Start { earliest, latest };
     Start start = Start::earliest;
+    // What is done if a topic was made again, or was cut back, since its position.
+    OnRecreated on_recreated = OnRecreated::begin_again;
 
     // TLS. Empty for the certificates of the system, and for no client certificate. All are files
     // in PEM.
@@ -102,7 +104,7 @@ class KafkaSource final : public Source {
     // SourceError, not transient, if librdkafka refuses a property.
     void open() override;
     // Throws SourceError, not transient, if the brokers refuse login or access before the source
-    // has ever had a partition.
+    // has ever had a partition, and as on_recreated says.
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;
@@ -113,6 +115,7 @@ class KafkaSource final : public Source {
 
     std::vector<Position> positions(std::span<const Delivery* const> deliveries) override;
     std::vector<Position> moved_positions() override;
+    std::vector<Gap> gaps() override;
     void set_positions(LoadPositions load) override;
     std::function<bool(const Delivery&)> recall() override;
 

@@ -38,6 +38,8 @@ struct NatsOptions {
     int prefetch = 256;
     // True if the server has to confirm each acknowledgement. One without an answer is sent again.
     bool double_ack = false;
+    // What is done if the consumer was made again, perhaps with its stream.
+    OnRecreated on_recreated = OnRecreated::begin_again;
 
     std::chrono::milliseconds connect_timeout{10'000};
     std::chrono::milliseconds request_timeout{30'000};
@@ -68,6 +70,10 @@ class NatsSource : public Source {
     // Always throws SourceError, not transient: a durable consumer cannot go back.
     void seek(Time to) override;
     void close(std::chrono::milliseconds limit) noexcept override;
+
+    std::vector<Position> positions(std::span<const Delivery* const> deliveries) override;
+    void set_positions(LoadPositions load) override;
+    std::vector<Gap> gaps() override;
 
   private:
     class Impl;

@@ -27,9 +27,12 @@ struct RabbitmqOptions {
     // reading begins there.
     bool is_stream = false;
     // Where the reading of a stream begins if there is no offset: at its first message, or behind its
-    // last one.
+    // last one. The time of this beginning is saved, and is where another process begins that starts
+    // before a message has come.
     enum class Start { earliest, latest };
     Start start = Start::earliest;
+    // What is done if a stream was made again, or was cut back, since its offset.
+    OnRecreated on_recreated = OnRecreated::begin_again;
 
     // Without a user: the one that the client certificate names, or guest if there is none.
     std::string user{}, password{};
@@ -85,8 +88,8 @@ class RabbitmqSource final : public Source {
     // transient only if the source was open before.
     void open() override;
     void interrupt() noexcept override;
-    // Throws SourceError, not transient, for a message that is too large, and if the queue is a stream
-    // and is_stream is not set, or the other way round.
+    // Throws SourceError, not transient, for a message that is too large, if the queue is a stream
+    // and is_stream is not set, or the other way round, and as on_recreated says.
     std::vector<Delivery> receive(std::size_t max_messages,
                                   std::chrono::milliseconds wait) override;
     void ack(std::span<const Delivery> deliveries) override;
@@ -98,6 +101,7 @@ class RabbitmqSource final : public Source {
 
     std::vector<Position> positions(std::span<const Delivery* const> deliveries) override;
     std::vector<Position> moved_positions() override;
+    std::vector<Gap> gaps() override;
     void set_positions(LoadPositions load) override;
     std::function<bool(const Delivery&)> recall() override;
 

@@ -30,7 +30,10 @@ struct RedisOptions {
     std::string consumer{};  // a name that no other process uses in this group
     // Id of the entry behind which a group begins that the source creates: "0" for all entries, "$" for
     // those to come. If empty, the group must exist.
+    // A group that was there before is always created from "0".
     std::string create_group_from{};
+    // What is done if the group has gone, perhaps with the stream, or has gone back.
+    OnRecreated on_recreated = OnRecreated::begin_again;
 
     std::string user{}, password{};  // a password without user is possible
     std::string sentinel_user{}, sentinel_password{};
@@ -75,6 +78,11 @@ class RedisSource : public Source {
     // Always throws SourceError, not transient: a group does not go back for one of its consumers.
     void seek(Time to) override;
     void close(std::chrono::milliseconds limit) noexcept override;
+
+    // Returns a position for each stream, whose subscription is 'redis://<stream>/<group>'.
+    std::vector<Position> positions(std::span<const Delivery* const> deliveries) override;
+    void set_positions(LoadPositions load) override;
+    std::vector<Gap> gaps() override;
 
   private:
     class Impl;

@@ -97,6 +97,20 @@ TEST(NatsClaims, AMessageThatNeverComesAgainIsNotWaitedForForever) {
     EXPECT_THAT(ids(claims.take(10)), ElementsAre("3"));
 }
 
+TEST(NatsClaims, NothingIsSentAboutMessagesOfAnEarlierConsumer) {
+    Claims claims;
+    for (int i = 1; i <= 3; i++)
+        claims.add(message(i, "a"), 0);
+    const std::vector<Delivery> old = claims.take(2);
+    claims.ack(std::span(old).first(1));
+    claims.consumer_was_replaced();
+    EXPECT_THAT(sent(claims, outbox::seconds(1000)), IsEmpty());
+    claims.nack(std::span(old).subspan(1), 0);
+    EXPECT_THAT(ids(claims.take(10)), ElementsAre("2", "3"));
+    claims.ack(std::span(old).subspan(1));
+    EXPECT_THAT(sent(claims, outbox::seconds(1000)), IsEmpty());
+}
+
 TEST(NatsClaims, WhatCouldNotBeSentIsSentFirst) {
     Claims claims;
     claims.add(message(1, "a"), 0);

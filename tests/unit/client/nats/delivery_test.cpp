@@ -20,7 +20,8 @@ TEST(NatsPlace, IsReadFromTheSubjectOfAcknowledgements) {
         ASSERT_TRUE(place) << subject;
         EXPECT_EQ(place->delivered, 2u);
         EXPECT_EQ(place->sequence, 7u);
-        EXPECT_EQ(place->stored_at.time_since_epoch().count(), 1'700'000'000'123'456);
+        EXPECT_EQ(place->of_consumer, 5u);
+        EXPECT_EQ(place->stored_at, 1'700'000'000'123'456'789);
     }
     for (const char* other :
          {"", "_INBOX.x.1", "$JS.ACK.", "$JS.ACK.S.C.2.7.5", "$JS.ACK.S.C.x.7.5.1.0",

@@ -70,6 +70,46 @@ TEST_F(RabbitmqOffsets, PositionsThatAreSavedGoForward) {
     EXPECT_EQ(text(offsets_.moved_positions()), "4");
 }
 
+TEST_F(RabbitmqOffsets, APositionHasTheLastMessageBeforeItAsItsMark) {
+    EXPECT_TRUE(offsets_.read(5, at(1), "five"));
+    EXPECT_TRUE(offsets_.read(6, at(2), "six"));
+    EXPECT_EQ(offsets_.positions({5}).front().incarnation, "5 five");
+    offsets_.apply(5);
+    offsets_.apply(6);
+    EXPECT_EQ(offsets_.moved_positions().front().incarnation, "6 six");
+    EXPECT_TRUE(offsets_.is_mark(6, "six", {}));
+    EXPECT_FALSE(offsets_.is_mark(6, "another", {}));
+    Offsets loaded("s");
+    loaded.load(7, at(10));  // without a mark
+    EXPECT_TRUE(loaded.is_mark(6, "six", {}));
+    EXPECT_TRUE(loaded.is_mark(6, "six", at(10)));
+    EXPECT_FALSE(loaded.is_mark(6, "six", at(11))) << "it is newer than the position";
+}
+
+TEST_F(RabbitmqOffsets, AStreamThatWasMadeAgainBeginsAgain) {
+    offsets_.load(5, at(100), {4, "four"});
+    EXPECT_TRUE(offsets_.read(5, at(101)));
+    EXPECT_TRUE(offsets_.read(6, at(102)));
+    offsets_.apply(6);
+    offsets_.rewind();
+    EXPECT_EQ(offsets_.begin_again(), 1u) << "messages that nobody can apply";
+    EXPECT_EQ(offsets_.position(), std::nullopt);
+    EXPECT_EQ(offsets_.time(), std::nullopt);
+    EXPECT_TRUE(offsets_.read(0, at(1), "new"));
+    EXPECT_GT(offsets_.positions({0}).front().published_at, at(100));
+}
+
+TEST_F(RabbitmqOffsets, TheBeginningIsSavedOnce) {
+    offsets_.begin(at(7));
+    const std::vector<Position> saved = offsets_.moved_positions();
+    ASSERT_EQ(saved.size(), 1u);
+    EXPECT_EQ(saved.front().message_id, "");
+    EXPECT_EQ(saved.front().published_at, at(7));
+    EXPECT_THAT(offsets_.moved_positions(), IsEmpty());
+    EXPECT_TRUE(offsets_.read(3, at(1)));
+    EXPECT_GT(offsets_.moved_positions().front().published_at, at(7));
+}
+
 TEST_F(RabbitmqOffsets, TimesOfPositionsGoForward) {
     offsets_.load(5, at(100));
     ASSERT_TRUE(offsets_.read(5, at(1)));

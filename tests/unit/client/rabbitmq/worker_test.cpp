@@ -182,8 +182,8 @@ TEST_F(RabbitmqWorker, ABodyInManyFrames) {
 TEST_F(RabbitmqWorker, AtTheEndEverythingGoesBack) {
     make();
     ASSERT_EQ(open(), "");
-    for (const char* id : {"1", "2"})
-        broker_.send(ScriptedBroker::delivery(static_cast<std::uint64_t>(*id - '0'), "x",
+    for (const char* id : {"a", "b"})
+        broker_.send(ScriptedBroker::delivery(static_cast<std::uint64_t>(*id - 'a' + 1), "x",
                                               ScriptedBroker::message_id(id)));
     worker_->ack(receive(1));
     TearDown();
@@ -259,9 +259,32 @@ TEST_F(RabbitmqWorker, AStreamThatWasCreatedAgain) {
     EXPECT_TRUE(transient_);
 }
 
+TEST_F(RabbitmqWorker, AnotherMessageBeforeThePositionIsAnotherStream) {
+    make(true);
+    worker_->load_position([](const auto&) {
+        std::vector<Position> positions = saved("7");
+        positions.front().incarnation = "6 00000000-0000-7000-8000-000000000006";
+        return positions;
+    });
+    std::atomic<bool> done = false;
+    std::thread opener([&] {
+        worker_->open({});
+        done = true;
+    });
+    wait_for_request("consume q 6");
+    broker_.send(ScriptedBroker::delivery(1, "6", ScriptedBroker::stream_offset(6)));
+    wait_for_request("consume q first");
+    wait_for([&] { return done.load(); });
+    opener.join();
+    const std::vector<Gap> gaps = worker_->gaps();
+    ASSERT_EQ(gaps.size(), 1u);
+    EXPECT_TRUE(gaps.front().recreated);
+    EXPECT_THAT(worker_->gaps(), IsEmpty());
+}
+
 TEST_F(RabbitmqWorker, AnOffsetThatIsNotANumber) {
     make(true);
-    for (const char* offset : {"", "x", "-1", "99999999999999999999"})
+    for (const char* offset : {"x", "-1", "99999999999999999999"})
         EXPECT_THROW(worker_->load_position([&](const auto&) { return saved(offset); }),
                      SourceError);
     EXPECT_THROW(worker_->load_position({}), SourceError);

@@ -53,9 +53,9 @@ TEST(RedisClaims, WhatIsGivenBackComesBeforeLaterOnes) {
     for (const std::uint64_t number : {1, 2, 3})
         add(claims, number);
     const std::vector<Delivery> taken = take(claims, 2);
-    claims.nack(id(2), taken[1]);
-    claims.nack(id(1), taken[0]);
-    claims.nack(id(1), taken[0]);
+    claims.nack(1, id(2), taken[1]);
+    claims.nack(1, id(1), taken[0]);
+    claims.nack(1, id(1), taken[0]);
     EXPECT_THAT(ids(take(claims)), ElementsAre("1", "2", "3"));
     EXPECT_EQ(claims.waiting_bytes(), 0u);
 }
@@ -113,10 +113,48 @@ TEST(RedisClaims, WhatIsLostIsNotHandedOutAgain) {
         add(claims, number);
     const std::vector<Delivery> taken = take(claims, 1);
     claims.lost({id(1), id(2)});
-    claims.nack(id(1), taken[0]);
+    claims.nack(1, id(1), taken[0]);
     EXPECT_THAT(ids(take(claims)), ElementsAre("3"));
     claims.ack(id(1));  // the effect is there, whoever has the entry
     EXPECT_THAT(claims.next_acks(10), ElementsAre(id(1)));
+}
+
+TEST(RedisClaims, WhatNobodyElseCanGetStaysUntilItIsAcknowledged) {
+    Claims claims(interval);
+    for (const std::uint64_t number : {1, 2})
+        add(claims, number);
+    const std::vector<Delivery> taken = take(claims, 1);
+    claims.next_extensions(10, interval);
+    claims.keep({id(1), id(2), id(3)});
+    claims.keep({id(1)});
+    EXPECT_EQ(claims.next_extension(), outbox::never);
+    EXPECT_EQ(claims.last_copies(), 2u);
+    claims.nack(1, id(1), taken[0]);
+    EXPECT_THAT(ids(take(claims)), ElementsAre("1", "2"));
+    claims.ack(1, id(1));
+    claims.ack(1, id(2));
+    EXPECT_EQ(claims.last_copies(), 0u);
+    EXPECT_EQ(claims.held(), 0u);
+}
+
+TEST(RedisClaims, IdsOfAGroupThatWasMadeAgainAreOtherEntries) {
+    Claims claims(interval);
+    for (const std::uint64_t number : {1, 2, 3})
+        add(claims, number);
+    const std::vector<Delivery> old = take(claims, 2);
+    claims.ack(1, id(1));
+    claims.begin_generation();
+    EXPECT_EQ(claims.generation(), 2u);
+    EXPECT_FALSE(claims.has_acks()) << "it would acknowledge another entry";
+    add(claims, 1);
+    EXPECT_EQ(claims.waiting(), 2u);
+    claims.ack(1, id(1));
+    claims.nack(1, id(2), old[1]);
+    EXPECT_EQ(claims.waiting_bytes(), 6u);
+    EXPECT_THAT(ids(take(claims)), ElementsAre("2", "3", "1"));
+    claims.ack(2, id(1));
+    EXPECT_THAT(claims.next_acks(10), ElementsAre(id(1)));
+    EXPECT_EQ(claims.waiting_bytes(), 0u);
 }
 
 TEST(RedisClaims, AtTheEndEverythingIsGivenBackThatIsNotAcknowledged) {
