@@ -653,7 +653,7 @@ void Session::take_claimed(const RespValue& answer) {
         read_again_behind(last);
     claim_from_ = found->next;
     if (claim_from_ == StreamId{}) {
-            const Micros half = setup_.min_idle / 2;  // not all consumers at the same time
+        const Micros half = setup_.min_idle / 2;  // not all consumers at the same time
         const auto part = outbox::random_seed() % static_cast<std::uint64_t>(half / 2);
         claim_at_ = clock_.now() + half / 2 + static_cast<Micros>(part);
     }

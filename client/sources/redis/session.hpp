@@ -214,10 +214,10 @@ class Session {
     outbox::StreamId claim_from_{};
     outbox::Micros claim_at_ = 0;
     std::uint64_t gone_ = 0, noted_gone_ = 0;  // entries that were deleted while they were pending
-    bool was_there_ = false;             // the group, when an event was applied
-    bool is_gone_ = false;               // the group, and this is told
-    outbox::StreamId highest_{};         // of the new entries of the group so far
-    std::set<outbox::StreamId> missed_;  // claims that XCLAIM has not extended
+    bool was_there_ = false;                   // the group, when an event was applied
+    bool is_gone_ = false;                     // the group, and this is told
+    outbox::StreamId highest_{};               // of the new entries of the group so far
+    std::set<outbox::StreamId> missed_;        // claims that XCLAIM has not extended
 
     // Notes of step().
     std::vector<std::pair<outbox::StreamId, Delivery>> arrived_;

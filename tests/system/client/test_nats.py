@@ -104,6 +104,6 @@ def test_only_the_consumer_was_made_again(
     consumer = consume(**stream.consumer_options())
     stream.wait_settled()
     consumer.stop()
-    consumer = consume(**stream.consumer_options(), on_recreated="stop")
+    consumer = consume(**stream.consumer_options(on_recreated="stop"))
     ids += stream.send_events(1, [4])
     target.wait_applied(ids)
