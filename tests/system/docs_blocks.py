@@ -76,6 +76,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/operations.md": {
         "echo orders-production | sudo tee /etc/postgresql-common/outbox-identity": NEEDS_ROOT,
+        "ALTER SUBSCRIPTION upgrade DISABLE;": "needs two servers: run by test_copies.py",
     },
     "docs/client/pubsub.md": {
         "gcloud pubsub subscriptions create catalog --topic video.events --project shop "

@@ -126,10 +126,12 @@ class ScriptedPostgresql {
     void on_prepare(std::string part, Answer answer, int times = -1) {
         add(prepared_, {std::move(part), [answer](const Statement&) { return answer; }, times});
     }
-    // Statements with this text get no answer, and no effect, until let_go().
-    void hold(std::string part) {
+    // Statements with this text get no answer, and no effect, until let_go(): those of connections that
+    // have sent one with the text `after`.
+    void hold(std::string part, std::string after = "") {
         const std::lock_guard lock(mutex_);
         held_ = std::move(part);
+        held_after_ = std::move(after);
     }
     void let_go() {
         const std::lock_guard lock(mutex_);
@@ -612,9 +614,8 @@ class ScriptedPostgresql {
         if (&rules == &executed_)
             note_received(statement);
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] {
-            return stopping_ || &rules != &executed_ || held_.empty() || !statement.has(held_);
-        });
+        changed_.wait(lock,
+                      [&] { return stopping_ || &rules != &executed_ || !is_held(statement); });
         const auto rule = std::ranges::find_if(
             rules, [&](const Rule& r) { return r.times != 0 && statement.has(r.part); });
         if (rule == rules.end())
@@ -624,6 +625,13 @@ class ScriptedPostgresql {
         const Script script = rule->script;
         lock.unlock();
         return script(statement);
+    }
+
+    bool is_held(const Statement& statement) const {
+        return !held_.empty() && statement.has(held_) &&
+               std::ranges::any_of(received_, [&](const Statement& earlier) {
+                   return earlier.connection == statement.connection && earlier.has(held_after_);
+               });
     }
 
     void wait_for(const std::vector<Statement>& all, std::string_view part,
@@ -650,7 +658,7 @@ class ScriptedPostgresql {
     mutable std::condition_variable changed_;
     std::list<Session> sessions_;
     std::list<Rule> executed_, prepared_;
-    std::string held_;
+    std::string held_, held_after_;
     std::vector<Statement> received_, committed_;
     int synchronized_ = 0;
     int prepared_count_ = 0;

@@ -407,23 +407,23 @@ class PullConsumerTest : public PullTest {
 
 TEST_F(PullConsumerTest, AcknowledgesWhenTheCommitIsAnswered) {
     offer(0xa, {1});
-    server.hold("COMMIT");
+    server.hold("COMMIT", "INSERT effect");
     start({.lease = milliseconds{100}});
-    server.wait_for("COMMIT");
+    server.wait_for("COMMIT", 3);  // BEGIN ... READ COMMITTED and COMMIT are of the housekeeper
     server.wait_for("outbox.extend", 2);  // the lease is kept all the while
     EXPECT_EQ(server.count("outbox.ack"), 0u);
     server.let_go();
     server.wait_for("outbox.ack");
     EXPECT_THAT(server.committed("INSERT effect"), SizeIs(1));
-    EXPECT_LT(first("COMMIT"), first("outbox.ack"));
+    EXPECT_LT(first("INSERT effect"), first("outbox.ack"));
     stop();
 }
 
 TEST_F(PullConsumerTest, AcknowledgesNothingWhoseCommitIsUnknown) {
     offer(0xa, {1});
-    server.hold("COMMIT");
+    server.hold("COMMIT", "INSERT effect");
     start();
-    server.wait_for("COMMIT");
+    server.wait_for("COMMIT", 3);
     stop();
     EXPECT_EQ(server.count("outbox.ack"), 0u);
     EXPECT_THAT(server.committed("outbox.release"), SizeIs(1)) << "it comes again";

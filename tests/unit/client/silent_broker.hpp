@@ -11,6 +11,7 @@
 
 #include "inbox/consumer.hpp"
 #include "unit/loopback.hpp"
+#include "unit/scripted_postgresql.hpp"
 
 namespace inbox {
 
@@ -27,7 +28,7 @@ class SilentBroker {
     void expect_stop_while_opening(std::unique_ptr<Source> source) {
         Consumer consumer(
             {.name = "c", .drain_limit = std::chrono::hours(1)}, std::move(source),
-            [] { return PQconnectdb("host=/nonexistent user=x"); },
+            [this] { return PQconnectdb(database_.conninfo().c_str()); },
             [](Transaction&, const Event&) {});
         std::future<void> run = std::async(std::launch::async, [&] { consumer.run(); });
         pollfd watched{listener_, POLLIN, 0};
@@ -41,6 +42,7 @@ class SilentBroker {
     }
 
   private:
+    outbox::ScriptedPostgresql database_;
     int port_ = 0;
     int listener_;
 };
