@@ -79,6 +79,8 @@ class CleanSink final : public Sink {
             cleaner_.clean(outcomes[i].error);
             for (EventOutcome& own : outcomes[i].of_events)
                 cleaner_.clean(own.error);
+            for (std::string& id : outcomes[i].message_ids)  // receipts have them
+                cleaner_.clean(id);
         }
         if (transactions_)
             transactions_->clean_trouble();

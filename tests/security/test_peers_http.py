@@ -66,11 +66,33 @@ def test_hostile_answers_of_a_cloud_stay_within_limits(target: Target, kind: str
         if kind == "pubsub":
             damage = target.suffer("topic", "pubsub://p", emulator_host=endpoint.removeprefix("http://"))
         else:
-            account = "/123456789012" if kind == "sns" else ""
+            account = "/123456789012" if kind in ("sns", "sqs") else ""
             keys = {"access_key_id": "AKIA", "secret_access_key": "s3cret-s3cret"}
             damage = target.suffer("topic", f"{kind}://eu-west-1{account}?endpoint={endpoint}", keys)
         assert peer.connections > 0
     damage.assert_bearable(f"{kind}: {mode}")
+
+
+def test_receipts_have_ids_that_are_short_lines_without_credentials(target: Target) -> None:
+    """The service chooses the ids, and a row has them for each event."""
+    token = "s3cret-s3cret-1"
+    id = hostile_cloud.FORGED_JSON.decode() + token
+    answer = f'{{"Successful": [{{"Id": "0", "MessageId": "{id}"}}, {{"Id": "1", "MessageId": "{"x" * 20_000}"}}]}}'
+    database = target.database
+    with Peer(hostile_cloud.always(answer.encode())) as peer:
+        target.create(
+            "ids", f"sqs://eu-west-1/123456789012?endpoint=http://127.0.0.1:{peer.port}",
+            {"access_key_id": "AKIA", "secret_access_key": "x", "session_token": token}, receipts="on",
+        )  # fmt: skip
+        database.enqueue("k", 2, topic="ids")
+        receipts = wait_until(
+            lambda: [id for (id,) in database.execute("SELECT message_id FROM outbox.receipt WHERE destination = 'ids'")],
+            lambda ids: len(ids) >= 2, what="receipts of both events",
+        )  # fmt: skip
+        database.execute("DROP SERVER ids CASCADE")
+    for receipt in receipts:
+        assert len(receipt) <= 1000 and token not in receipt and "\n" not in receipt
+        assert_harmless(receipt, "receipts")
 
 
 def test_credentials_that_a_receiver_repeats_are_concealed(target: Target, http: None) -> None:
