@@ -53,6 +53,7 @@ MAY_CHANGE = {
         "applied",
         "offset",
         "offset reset",
+        "gap",
         "consumer",
         "subscription",
     ],
