@@ -387,13 +387,13 @@ void Session::enter(Micros now) {
     claims_.lost(std::exchange(lost_, {}));
     claims_.extended(std::exchange(extended_, {}), now);
     claims_.again(std::exchange(unsent_, {}));
+    enter_deleted();
     if (const Claims::Ids kept = std::exchange(kept_, {}); !kept.empty()) {
         claims_.keep(kept);
         note(Level::warning, about(std::to_string(kept.size()) +
                                    " entries that this process holds were deleted from the stream "
                                    "or the group; it is the last one that can apply them"));
     }
-    enter_deleted();
     if (const std::string why = std::exchange(went_back_, {}); !why.empty())
         recreated(why);
     if (failure_)
@@ -406,16 +406,14 @@ void Session::enter(Micros now) {
 
 // An entry that this process has in memory is still applied. Others are skipped.
 void Session::enter_deleted() {
-    Claims::Ids kept;
     std::uint64_t skipped = 0;
     for (const StreamId id : std::exchange(deleted_, {}))
         if (claims_.holds(id)) {
-            kept.push_back(id);
+            kept_.push_back(id);
         } else {
             claims_.ack(id);
             skipped++;
         }
-    claims_.keep(kept);
     gone_ += skipped;
     if (gone_ == noted_gone_ || is_taking_over())
         return;  // one line for all pages of entries that are taken over
