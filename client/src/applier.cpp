@@ -51,8 +51,7 @@ bool is_fatal(const StatementError& error) {
 static const char* hint_of_fatal(const StatementError& error) {
     return is_about_names(error)
                ? "The names of the consumer, of its source and of streams or queues must have a "
-                 "form "
-                 "in the encoding of the database."
+                 "form in the encoding of the database."
                : "The database needs pg_inbox of the version of this library, and the role "
                  "inbox.grant_consume().";
 }

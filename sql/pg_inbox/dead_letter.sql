@@ -73,7 +73,7 @@ DECLARE
     ids        uuid[];
     incomplete uuid;
 BEGIN
-    -- What is kept of it is not the event: a handler must not take it for that.
+    -- A part of an event is not the event, and no handler gets it.
     SELECT d.event_id INTO incomplete FROM inbox.dead_message AS d
      WHERE d.consumer_id = known_id AND d.event_id = ANY (event_ids) AND d.incomplete LIMIT 1;
     IF FOUND THEN

@@ -181,10 +181,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox_internal.take_out(endpoint, positions);
-    PERFORM outbox_internal.fail_events(endpoint, xids, positions, errors, permanent);
-    PERFORM outbox_internal.promote(endpoint, ARRAY(
-        SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
-         WHERE d.destination = endpoint AND d.position = ANY (refuse_copies.positions)));
+    PERFORM outbox_internal.refuse_events(endpoint, xids, positions, errors, permanent);
 END $$;
 
 -- Pauses an endpoint that has said that it is gone, or that cannot be served. Does nothing while a

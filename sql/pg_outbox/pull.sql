@@ -516,7 +516,8 @@ BEGIN
     RETURN outbox_internal.take_out_of(batch, held.positions);
 END $$;
 
--- Makes events dead letters that no fetcher could receive. The cursor is locked.
+-- Records that events were refused, and lets go on what waits behind those that hold no key. The cursor is
+-- locked; the caller counts.
 CREATE FUNCTION outbox_internal.refuse_events(
     destination name, xids xid8[], positions bigint[], errors text[], permanent boolean[])
 RETURNS void
@@ -525,12 +526,11 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox_internal.fail_events(destination, xids, positions, errors, permanent);
-    PERFORM outbox_internal.count_trouble(destination, 0, cardinality(positions));
     PERFORM outbox_internal.promote(destination, ARRAY(
         SELECT DISTINCT d.ordering_key FROM outbox.delivery AS d
          WHERE d.destination = refuse_events.destination AND d.position = ANY (refuse_events.positions)));
 END $$;
-COMMENT ON FUNCTION outbox_internal.refuse_events(name, xid8[], bigint[], text[], boolean[]) IS 'makes events dead letters that no fetcher could receive';
+COMMENT ON FUNCTION outbox_internal.refuse_events(name, xid8[], bigint[], text[], boolean[]) IS 'records that events were refused';
 
 -- Takes unreadable events out of a batch: see readable.sql.
 CREATE FUNCTION outbox_internal.refuse_unreadable(batch outbox.batch)
@@ -547,7 +547,7 @@ BEGIN
     END IF;
     PERFORM outbox_internal.lock_cursor(batch.destination);
     PERFORM outbox_internal.refuse_events(batch.destination, bad.xids, bad.positions, bad.errors, bad.permanent);
-    PERFORM outbox_internal.count_trouble(batch.destination, -cardinality(bad.positions), 0);
+    PERFORM outbox_internal.count_trouble(batch.destination, -cardinality(bad.positions), cardinality(bad.positions));
     RETURN outbox_internal.take_out_of(batch, bad.positions);
 END $$;
 COMMENT ON FUNCTION outbox_internal.refuse_unreadable(outbox.batch) IS 'takes unreadable events out of a batch';
@@ -588,6 +588,7 @@ BEGIN
         EXIT WHEN bad.positions IS NULL;
         PERFORM outbox_internal.unlock_events(destination, token, claimed); -- a dead letter may hold their keys
         PERFORM outbox_internal.refuse_events(destination, bad.xids, bad.positions, bad.errors, bad.permanent);
+        PERFORM outbox_internal.count_trouble(destination, 0, cardinality(bad.positions));
     END LOOP;
     UPDATE outbox.cursor AS c SET next_batch = coalesce(c.next_batch, 1) + 1 WHERE c.destination = $1;
     INSERT INTO outbox.batch

@@ -307,13 +307,14 @@ void Session::read(std::size_t room) {
     const auto count = static_cast<std::int64_t>(question.count);
     const std::string from = in_history_ ? history_from_.text() : ">";
     const bool is_short = claims_.held() > 0 || !questions_.empty();
+    const auto ask_with = [&](auto... block) {
+        ask(question, Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer),
+            Text("COUNT"), count, block..., Text("STREAMS"), Text(stream_), Text(from));
+    };
     if (is_taking_over())  // the next page must not wait behind a read that blocks
-        ask(question, Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer),
-            Text("COUNT"), count, Text("STREAMS"), Text(stream_), Text(from));
+        ask_with();
     else
-        ask(question, Text("XREADGROUP"), Text("GROUP"), Text(setup_.group), Text(setup_.consumer),
-            Text("COUNT"), count, Text("BLOCK"), is_short ? short_block_ms : max_block_ms,
-            Text("STREAMS"), Text(stream_), Text(from));
+        ask_with(Text("BLOCK"), is_short ? short_block_ms : max_block_ms);
 }
 
 // Returns true while there are more pages of entries that may be taken over.

@@ -113,15 +113,18 @@ RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    known record;
 BEGIN
-    PERFORM outbox_internal.keep_fetchers_out(c.destination)
-       FROM outbox.cursor AS c
-       JOIN pg_foreign_server AS s ON s.srvname = c.destination
-      WHERE s.oid <> c.server AND outbox_internal.is_destination(s.oid);
-    UPDATE outbox.cursor AS c
-       SET server = s.oid
-      FROM pg_foreign_server AS s
-     WHERE s.srvname = c.destination AND s.oid <> c.server AND outbox_internal.is_destination(s.oid);
+    FOR known IN
+        SELECT c.destination, s.oid AS server
+          FROM outbox.cursor AS c
+          JOIN pg_foreign_server AS s ON s.srvname = c.destination
+         WHERE s.oid <> c.server AND outbox_internal.is_destination(s.oid)
+    LOOP
+        PERFORM outbox_internal.keep_fetchers_out(known.destination);
+        UPDATE outbox.cursor AS c SET server = known.server WHERE c.destination = known.destination;
+    END LOOP;
 END
 $$;
 COMMENT ON FUNCTION outbox_internal.note_servers() IS 'records which server each cursor belongs to';

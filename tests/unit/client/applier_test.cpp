@@ -541,7 +541,7 @@ TEST_F(ApplierTest, AFailureWhoseEventCannotBeKeptIsCountedWithoutItsContent) {
     EXPECT_THAT(effects(), ElementsAre(2));
 }
 
-// What was replaced in a text is missing: the dead letter is not the event.
+// The texts have changed, so the dead letter is not the event.
 TEST_F(ApplierTest, AnEventWithTextsThatAreNotUtf8IsIncomplete) {
     server.on("INSERT effect", ScriptedPostgresql::error("23505"));
     auto batch = items({{"a", {1}}, {"b", {2}}});
