@@ -17,8 +17,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-import psycopg
 import pytest
+
+try:
+    import psycopg
+except ModuleNotFoundError:
+    pytest.exit("NOT TESTED: no psycopg. scripts/packages.sh system installs it for /usr/bin/python3.", returncode=4)
 
 from cluster import SQL_EDITION, Cluster, Installation, MakeCluster
 from collector import Collector
