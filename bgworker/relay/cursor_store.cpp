@@ -52,10 +52,17 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     Oid types[] = {NAMEOID, OIDOID};
     Datum values[] = {NameGetDatum(&destination), ObjectIdGetDatum(server)};
     if (!execute_for_row(
-            "UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
-            "RETURNING ctid, lease, done::text, upto::text, position, system_identifier, number, "
-            "greatest(live_after, 0), greatest(published, 0), greatest(failures, 0), "
-            "outbox_internal.unix_micros(failing_since), resumed",
+            "WITH taken AS ("
+            "    UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
+            "    RETURNING ctid AS place, *), "
+            "told AS ("
+            "    INSERT INTO outbox.relay_lease AS t (number, lease) SELECT number, lease FROM "
+            "taken "
+            "        ON CONFLICT ON CONSTRAINT relay_lease_pkey "
+            "        DO UPDATE SET lease = excluded.lease) "
+            "SELECT place, lease, done::text, upto::text, position, system_identifier, number, "
+            "       greatest(live_after, 0), greatest(published, 0), greatest(failures, 0), "
+            "       outbox_internal.unix_micros(failing_since), resumed FROM taken",
             lengthof(types), types, values, nullptr,
             {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID,
              INT8OID, INT8OID, INT8OID}))
@@ -113,11 +120,21 @@ bool take_cursor(Oid server, Cursor& cursor) {
     return take_existing(server, name, cursor);
 }
 
+Arguments my_lease() {
+    Arguments arguments;
+    arguments.count = 0;
+    arguments.add(INT4OID, Int32GetDatum(row_number));
+    arguments.add(INT8OID, Int64GetDatum(lease));
+    return arguments;
+}
+
 CursorState look_at_cursor() {
     Oid types[] = {INT4OID, INT8OID};
     Datum values[] = {Int32GetDatum(row_number), Int64GetDatum(lease)};
     if (!execute_for_row(
-            "SELECT ctid, paused, resumed FROM outbox.cursor WHERE number = $1 AND lease = $2",
+            "SELECT c.ctid, c.paused, c.resumed "
+            "  FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)"
+            " WHERE c.number = $1 AND c.lease = $2",
             lengthof(types), types, values, nullptr, {TIDOID, BOOLOID, INT8OID}))
         return {.ours = false, .paused = false, .resumed = 0};
     return {.ours = true,

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "bgworker/relay/spi_call.hpp"
 #include "core/delivery_stats.hpp"
 #include "core/relay/cursor.hpp"
 #include "extension/base/pg.hpp"
@@ -16,6 +17,10 @@ namespace outbox {
 // destination. Returns false if the destination is gone, or if another session is creating cursors
 // now: try again.
 bool take_cursor(Oid server, Cursor& cursor);
+
+// Returns the arguments that functions of relay.sql begin with: the number of the destination, and the
+// token under which this relay writes.
+Arguments my_lease();
 
 // State of the cursor, which an operator may have changed.
 struct CursorState {

@@ -37,35 +37,6 @@ static void run(const char* statement, int count, const Oid* types, const Datum*
         elog(ERROR, "could not access outbox.delivery: %s", SPI_result_code_string(code));
 }
 
-// An array that is filled from records, with room for all of them.
-struct ArrayBuilder {
-    Oid type;
-    int16 length;
-    bool by_value;
-    char align;
-    Datum* values;
-    int count;
-
-    void add(Datum value) { values[count++] = value; }
-    Datum datum() const {
-        return PointerGetDatum(construct_array(values, count, type, length, by_value, align));
-    }
-};
-
-static ArrayBuilder array_of(Oid type, size_t room) {
-    ArrayBuilder array{};
-    array.type = type;
-    get_typlenbyvalalign(type, &array.length, &array.by_value, &array.align);
-    array.values = static_cast<Datum*>(palloc(Max(room, 1) * sizeof(Datum)));
-    return array;
-}
-
-static Datum uuid_datum(const Uuid& uuid) {
-    auto* copy = static_cast<pg_uuid_t*>(palloc(sizeof(pg_uuid_t)));
-    memcpy(copy->data, uuid.data(), UUID_LEN);
-    return UUIDPGetDatum(copy);
-}
-
 // ---------------------------------------------------------------------------------------------
 // Start
 // ---------------------------------------------------------------------------------------------
@@ -114,59 +85,43 @@ void load_held_keys(const char* destination, Pipeline& pipeline) {
 // Recording
 // ---------------------------------------------------------------------------------------------
 
-struct RecordArrays {
-    ArrayBuilder refused_xids, refused_positions, errors, permanent;
-    ArrayBuilder released_xids, released_positions, released_errors, steps;
-    ArrayBuilder moved_xids, moved_positions;
-    ArrayBuilder parked_xids, parked_positions;
-    ArrayBuilder confirmed, unsent;
-    ArrayBuilder keys;
+// Events of one kind of record.
+struct Records {
+    ArrayBuilder xids, positions, errors, steps, permanent;
+
+    void add(const Record& record) {
+        xids.add(UInt64GetDatum(record.event->xid));
+        positions.add(Int64GetDatum(record.event->position));
+        errors.add(text_from_outside(record.error));
+        steps.add(Int32GetDatum(static_cast<int32>(record.steps)));
+        permanent.add(BoolGetDatum(record.permanent));
+    }
 };
 
-static RecordArrays arrays_of(const std::vector<Record>& records) {
-    const size_t n = records.size();
-    RecordArrays arrays = {
-        array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n), array_of(BOOLOID, n),
-        array_of(XID8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n), array_of(INT4OID, n),
-        array_of(XID8OID, n), array_of(INT8OID, n), array_of(XID8OID, n), array_of(INT8OID, n),
-        array_of(INT8OID, n), array_of(INT8OID, n), array_of(TEXTOID, n),
-    };
+static Records room_for(size_t count) {
+    return {array_of(XID8OID, count), array_of(INT8OID, count), array_of(TEXTOID, count),
+            array_of(INT4OID, count), array_of(BOOLOID, count)};
+}
+
+// In the order of Record::Kind.
+struct RecordsByKind {
+    Records of[6];
+    ArrayBuilder keys;
+
+    const Records& operator[](Record::Kind kind) const { return of[static_cast<int>(kind)]; }
+};
+
+static RecordsByKind by_kind(const std::vector<Record>& records) {
+    RecordsByKind result;
+    for (Records& one : result.of)
+        one = room_for(records.size());
+    result.keys = array_of(TEXTOID, records.size());
     for (const Record& record : records) {
-        const Event& event = *record.event;
-        const Datum xid = UInt64GetDatum(event.xid);
-        const Datum position = Int64GetDatum(event.position);
-        switch (record.kind) {
-            case Record::Kind::refused:
-                arrays.refused_xids.add(xid);
-                arrays.refused_positions.add(position);
-                arrays.errors.add(text_from_outside(record.error));
-                arrays.permanent.add(BoolGetDatum(record.permanent));
-                break;
-            case Record::Kind::released:
-                arrays.released_xids.add(xid);
-                arrays.released_positions.add(position);
-                arrays.released_errors.add(text_from_outside(record.error));
-                arrays.steps.add(Int32GetDatum(static_cast<int32>(record.steps)));
-                break;
-            case Record::Kind::moved:
-                arrays.moved_xids.add(xid);
-                arrays.moved_positions.add(position);
-                break;
-            case Record::Kind::parked:
-                arrays.parked_xids.add(xid);
-                arrays.parked_positions.add(position);
-                break;
-            case Record::Kind::confirmed:
-                arrays.confirmed.add(position);
-                break;
-            case Record::Kind::unsent:
-                arrays.unsent.add(position);
-                break;
-        }
-        if (!event.ordering_key.empty())
-            arrays.keys.add(server_text(event.ordering_key));
+        result.of[static_cast<int>(record.kind)].add(record);
+        if (!record.event->ordering_key.empty())
+            result.keys.add(server_text(record.event->ordering_key));
     }
-    return arrays;
+    return result;
 }
 
 static const Record* refused_at(const std::vector<Record>& records, int64 position) {
@@ -185,7 +140,7 @@ static void log_refusal(const char* destination, const Record& record, bool dead
     const auto left_out = static_cast<unsigned long long>(budget.left_out());
     const Event& event = *record.event;
     const char* id_text =
-        DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(event.event_id)));
+        DatumGetCString(DirectFunctionCall1(uuid_out, uuid_datum(event.event_id.data())));
     const char* key = line_from_outside(event.ordering_key);
     const char* error = line_from_outside(record.error);
     if (dead)
@@ -202,24 +157,102 @@ static void log_refusal(const char* destination, const Record& record, bool dead
                                 attempts, key, left_out)));
 }
 
-static void record_refused(const char* destination, const RecordArrays& arrays,
-                           const std::vector<Record>& records) {
-    const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID, TEXTARRAYOID, BOOLARRAYOID};
-    const Datum values[] = {name_datum(destination), arrays.refused_xids.datum(),
-                            arrays.refused_positions.datum(), arrays.errors.datum(),
-                            arrays.permanent.datum()};
-    run("SELECT position, state = 'DEAD', attempts FROM outbox_internal.fail_events($1, $2, $3, "
-        "$4, $5)",
-        lengthof(types), types, values);
-    check_result("fail_events", {INT8OID, BOOLOID, INT4OID});
+struct Elements {
+    Datum* values;
+    int count;
+};
+
+// Returns the elements of an array in the row; none if it is null.
+static Elements elements_at(int column, Oid type) {
     bool is_null;
-    for (uint64 i = 0; i < SPI_processed; i++) {
-        const Record* record = refused_at(records, DatumGetInt64(result_value(i, 1, &is_null)));
-        if (record != nullptr)
-            log_refusal(destination, *record, DatumGetBool(result_value(i, 2, &is_null)),
-                        DatumGetInt32(result_value(i, 3, &is_null)));
+    const Datum array = result_value(0, column, &is_null);
+    Elements elements{};
+    if (is_null)
+        return elements;
+    int16 length;
+    bool by_value;
+    char align;
+    get_typlenbyvalalign(type, &length, &by_value, &align);
+    deconstruct_array(DatumGetArrayTypeP(array), type, length, by_value, align, &elements.values,
+                      nullptr, &elements.count);
+    return elements;
+}
+
+static void free_keys(const Elements& keys, Pipeline& pipeline) {
+    for (int i = 0; i < keys.count; i++) {
+        const Bytes key = utf8_of(keys.values[i]);
+        run_core([&] { pipeline.free_key({key.data, key.size}); });
     }
 }
+
+static Micros due_after(Datum wait, bool is_null, const Clock& clock) {
+    return is_null ? never
+                   : clock.now() + static_cast<Micros>(DatumGetFloat8(wait) * USECS_PER_SEC);
+}
+
+static Arguments arguments_of(Relay& relay) {
+    const RecordsByKind records = by_kind(relay.pipeline().records());
+    const Records& moved = records[Record::Kind::moved];
+    const Records& released = records[Record::Kind::released];
+    const Records& refused = records[Record::Kind::refused];
+    const Records& parked = records[Record::Kind::parked];
+    Arguments arguments = my_lease();
+    arguments.add(UUIDOID, my_token());
+    for (const ArrayBuilder& array :
+         {moved.xids, moved.positions, released.xids, released.positions, released.errors,
+          released.steps, refused.xids, refused.positions, refused.errors, refused.permanent,
+          parked.xids, parked.positions, records[Record::Kind::confirmed].positions,
+          records[Record::Kind::unsent].positions, records.keys})
+        arguments.add(array);
+    if (!relay.has_transactions()) {
+        arguments.add_null(INT8ARRAYOID);
+        arguments.add_null(INT8ARRAYOID);
+        return arguments;
+    }
+    const std::span<const NotedTransactions::Passed> passed = relay.passed_transactions();
+    ArrayBuilder settled_from = array_of(INT8OID, passed.size());
+    for (const NotedTransactions::Passed& line : passed)
+        settled_from.add(Int64GetDatum(line.first));
+    arguments.add(settled_from);
+    arguments.add(numbers_or_null(relay.transactions().committed()));
+    return arguments;
+}
+
+static void log_refusals(const char* destination, const std::vector<Record>& records) {
+    const Elements positions = elements_at(3, INT8OID);
+    const Elements attempts = elements_at(4, INT4OID);
+    const Elements dead = elements_at(5, BOOLOID);
+    if (attempts.count != positions.count || dead.count != positions.count)
+        elog(ERROR, "relay_record() returned arrays of different lengths");
+    for (int i = 0; i < positions.count; i++) {
+        const Record* record = refused_at(records, DatumGetInt64(positions.values[i]));
+        if (record != nullptr)
+            log_refusal(destination, *record, DatumGetBool(dead.values[i]),
+                        DatumGetInt32(attempts.values[i]));
+    }
+}
+
+CallOutcome record_events(const char* destination, Relay& relay, const Clock& clock, Micros& due) {
+    const CallOutcome outcome =
+        call("relay_record",
+             "SELECT outcome, freed_keys, failed_positions, failed_attempts, failed_dead, "
+             "next_retry FROM outbox_internal.relay_record($1, $2, $3, $4, $5, $6, $7, $8, $9, "
+             "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+             arguments_of(relay),
+             {TEXTOID, TEXTARRAYOID, INT8ARRAYOID, INT4ARRAYOID, BOOLARRAYOID, FLOAT8OID});
+    if (outcome != CallOutcome::ok)
+        return outcome;
+    log_refusals(destination, relay.pipeline().records());
+    free_keys(elements_at(2, TEXTOID), relay.pipeline());
+    bool is_null;
+    const Datum wait = result_value(0, 6, &is_null);
+    due = due_after(wait, is_null, clock);
+    return outcome;
+}
+
+// ---------------------------------------------------------------------------------------------
+// Retries
+// ---------------------------------------------------------------------------------------------
 
 // Gives the next events of these keys their turn, and frees keys that no event holds any more.
 static void promote(const char* destination, const ArrayBuilder& keys, Pipeline& pipeline) {
@@ -232,49 +265,6 @@ static void promote(const char* destination, const ArrayBuilder& keys, Pipeline&
         run_core([&] { pipeline.free_key({key.data, key.size}); });
     }
 }
-
-void record_events(const char* destination, Pipeline& pipeline) {
-    const RecordArrays arrays = arrays_of(pipeline.records());
-    // First those that may have ended meanwhile and were read from the log once more.
-    if (arrays.moved_positions.count > 0) {
-        const Oid types[] = {NAMEOID, UUIDOID, XID8ARRAYOID, INT8ARRAYOID};
-        const Datum values[] = {name_datum(destination), my_token(), arrays.moved_xids.datum(),
-                                arrays.moved_positions.datum()};
-        run("SELECT outbox_internal.move_events($1, $2, $3, $4)", lengthof(types), types, values);
-    }
-    if (arrays.released_positions.count > 0) {
-        const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID, TEXTARRAYOID, INT4ARRAYOID};
-        const Datum values[] = {name_datum(destination), arrays.released_xids.datum(),
-                                arrays.released_positions.datum(), arrays.released_errors.datum(),
-                                arrays.steps.datum()};
-        run("SELECT outbox_internal.release_events($1, $2, $3, $4, $5)", lengthof(types), types,
-            values);
-    }
-    if (arrays.refused_positions.count > 0)
-        record_refused(destination, arrays, pipeline.records());
-    if (arrays.parked_positions.count > 0) {
-        const Oid types[] = {NAMEOID, XID8ARRAYOID, INT8ARRAYOID};
-        const Datum values[] = {name_datum(destination), arrays.parked_xids.datum(),
-                                arrays.parked_positions.datum()};
-        run("SELECT outbox_internal.park_events($1, $2, $3)", lengthof(types), types, values);
-    }
-    const Oid retry_types[] = {NAMEOID, UUIDOID, INT8ARRAYOID};
-    if (arrays.confirmed.count > 0) {
-        const Datum values[] = {name_datum(destination), my_token(), arrays.confirmed.datum()};
-        run("SELECT outbox_internal.settle_events($1, $2, $3)", lengthof(retry_types), retry_types,
-            values);
-    }
-    if (arrays.unsent.count > 0) {
-        const Datum values[] = {name_datum(destination), my_token(), arrays.unsent.datum()};
-        run("SELECT outbox_internal.unlock_events($1, $2, $3)", lengthof(retry_types), retry_types,
-            values);
-    }
-    promote(destination, arrays.keys, pipeline);
-}
-
-// ---------------------------------------------------------------------------------------------
-// Retries
-// ---------------------------------------------------------------------------------------------
 
 // Removes rows that the filter of the destination does not select, and frees their keys.
 static void remove_retries(const char* destination, const ArrayBuilder& positions,
@@ -365,7 +355,7 @@ void save_receipts(const char* destination, const std::vector<Receipt>& receipts
     ArrayBuilder times = array_of(FLOAT8OID, receipts.size());
     ArrayBuilder message_ids = array_of(TEXTOID, receipts.size());
     for (const Receipt& receipt : receipts) {
-        event_ids.add(uuid_datum(receipt.event_id));
+        event_ids.add(uuid_datum(receipt.event_id.data()));
         positions.add(Int64GetDatum(receipt.position));
         times.add(Float8GetDatum(static_cast<double>(receipt.published_at) / USECS_PER_SEC));
         message_ids.add(text_from_outside(receipt.message_id));
@@ -383,8 +373,7 @@ Micros next_retry(const char* destination, const Clock& clock) {
     check_result_row("next_retry", {FLOAT8OID});
     bool is_null;
     const Datum wait = result_value(0, 1, &is_null);
-    return is_null ? never
-                   : clock.now() + static_cast<Micros>(DatumGetFloat8(wait) * USECS_PER_SEC);
+    return due_after(wait, is_null, clock);
 }
 
 }  // namespace outbox

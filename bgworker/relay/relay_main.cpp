@@ -363,6 +363,22 @@ static bool begin_settling(const char* activity) {
     return false;
 }
 
+// Begins a transaction that calls a function of relay.sql, which locks the cursor.
+static void begin_call(const char* activity) {
+    if (!begin_sql_work(activity, "pg_outbox"))
+        proc_exit(0);
+}
+
+// Returns false if the function did nothing, because the lock was not free.
+static bool end_call(CallOutcome outcome) {
+    end_sql_work();
+    if (outcome == CallOutcome::ok)
+        return true;
+    home->cursor_lost = outcome == CallOutcome::lost;
+    home->relay.cursor_is_busy();
+    return false;
+}
+
 static void save() {
     if (!begin_settling("saving the cursor"))
         return;
@@ -448,15 +464,11 @@ static void consult() {
 }
 
 static void record() {
-    if (!begin_settling("recording events in trouble"))
-        return;
-    record_events(my_name(), home->relay.pipeline());
-    if (home->relay.has_transactions())
-        settle_retries(my_name(), home->relay.passed_transactions(),
-                       home->relay.transactions().committed());
-    const Micros due = next_retry(my_name(), home->clock);
-    end_sql_work();
-    run_core([due] { home->relay.recorded(due); });
+    begin_call("recording events in trouble");
+    Micros due = never;
+    const CallOutcome outcome = record_events(my_name(), home->relay, home->clock, due);
+    if (end_call(outcome))
+        run_core([due] { home->relay.recorded(due); });
 }
 
 static void take_retries() {

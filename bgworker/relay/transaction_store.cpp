@@ -15,28 +15,9 @@ static void run(const char* statement, int count, Oid* types, Datum* values) {
         elog(ERROR, "could not access outbox.transaction: %s", SPI_result_code_string(code));
 }
 
-// An array with null for a number that is not there.
-static Datum array_of(const Datum* values, bool* nulls, int count) {
-    int dimensions[] = {count};
-    int lower_bounds[] = {1};
-    return PointerGetDatum(construct_md_array(const_cast<Datum*>(values), nulls, 1, dimensions,
-                                              lower_bounds, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
-                                              TYPALIGN_DOUBLE));
-}
-
-static Datum array_of(TransactionNumbers numbers) {
-    auto* values = static_cast<Datum*>(palloc(numbers.size() * sizeof(Datum)));
-    auto* nulls = static_cast<bool*>(palloc(numbers.size() * sizeof(bool)));
-    for (size_t i = 0; i < numbers.size(); i++) {
-        nulls[i] = !numbers[i].has_value();
-        values[i] = Int64GetDatum(numbers[i].value_or(0));
-    }
-    return array_of(values, nulls, static_cast<int>(numbers.size()));
-}
-
 Recovered recover_transactions(const char* destination, TransactionNumbers committed) {
     Oid types[] = {NAMEOID, INT8ARRAYOID};
-    Datum values[] = {name_datum(destination), array_of(committed)};
+    Datum values[] = {name_datum(destination), numbers_or_null(committed).datum()};
     run("SELECT doubtful, unknown FROM outbox_internal.recover_transactions($1, $2)",
         lengthof(types), types, values);
     check_result("recover_transactions", {INT8OID, INT8OID});
@@ -83,18 +64,6 @@ void note_transaction(const char* destination, const Transaction& transaction) {
     run("SELECT outbox_internal.note_transaction($1, $2, $3, $4::int8multirange, "
         "$5::int8multirange)",
         lengthof(types), types, values);
-}
-
-void settle_retries(const char* destination, std::span<const NotedTransactions::Passed> passed,
-                    TransactionNumbers committed) {
-    auto* numbers = static_cast<Datum*>(palloc(passed.size() * sizeof(Datum)));
-    for (size_t i = 0; i < passed.size(); i++)
-        numbers[i] = Int64GetDatum(passed[i].first);
-    Oid types[] = {NAMEOID, INT8ARRAYOID, INT8ARRAYOID};
-    Datum values[] = {name_datum(destination),
-                      array_of(numbers, nullptr, static_cast<int>(passed.size())),
-                      array_of(committed)};
-    run("SELECT outbox_internal.settle_retries($1, $2, $3)", lengthof(types), types, values);
 }
 
 void forget_transactions(const char* destination,

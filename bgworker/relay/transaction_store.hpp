@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "bgworker/relay/spi_call.hpp"
 #include "core/relay/noted.hpp"
 #include "extension/base/pg.hpp"
 
@@ -28,10 +29,6 @@ void add_delivered_positions(const char* destination, std::vector<std::int64_t>&
 
 // Writes the row of a transaction that is about to be committed.
 void note_transaction(const char* destination, const Transaction& transaction);
-
-// Records that confirmed retries have left outbox.delivery.
-void settle_retries(const char* destination, std::span<const NotedTransactions::Passed> passed,
-                    TransactionNumbers committed);
 
 // Removes the rows that the cursor has passed.
 void forget_transactions(const char* destination,

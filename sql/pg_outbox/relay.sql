@@ -16,6 +16,9 @@
 -- pooler it may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and
 -- every relay has to take its destinations again.
 --
+-- The worker of a destination inside the server also takes it with such a token, and writes with the
+-- same functions. It needs no row in outbox.relay: it ends with the server.
+--
 -- A relay with a session of its own also holds the advisory lock (outbox_internal.relay_locks(),
 -- number of the destination) in it. Another relay that gets this lock knows that the session has
 -- ended, and does not wait for the end of the lease.
@@ -49,7 +52,7 @@ CREATE UNLOGGED TABLE outbox.relay_lease (
     number integer PRIMARY KEY,
     lease  bigint  NOT NULL
 );
-COMMENT ON TABLE outbox.relay_lease IS 'destinations that relays outside the server have taken since the server was recovered; a crash empties it';
+COMMENT ON TABLE outbox.relay_lease IS 'destinations that relays have taken since the server was recovered; a crash empties it';
 COMMENT ON COLUMN outbox.relay_lease.number IS 'number of the destination';
 COMMENT ON COLUMN outbox.relay_lease.lease IS 'token of the relay that took it last, see outbox.cursor.lease';
 
@@ -779,7 +782,7 @@ BEGIN
     RETURN outcome;
 END $$;
 
--- Records the outcome of events in trouble, for a relay outside the server. Arrays of one kind
+-- Records the outcome of events in trouble. Arrays of one kind
 -- belong together. `settled_from` and `committed` are those of settle_retries(), or NULL. Returns
 -- the keys that are free now, how often each of the refused events has failed, and which are dead
 -- letters.
