@@ -7,10 +7,7 @@
 
 namespace outbox {
 
-// This relay's row, and the token under which it may change the row. The place is only where to look
-// first: VACUUM FULL, CLUSTER and the like put rows of other destinations there, and leases of
-// destinations are often equal.
-static ItemPointerData row_place;
+// The number of this relay's row, and the token under which it may change the row.
 static int32 row_number = -1;
 static int64 lease = -1;
 
@@ -22,7 +19,7 @@ static Datum text_of(const Snapshot& snapshot) {
 
 static constexpr const char* table = "cursor";
 
-// Runs a statement that returns (ctid, ...) of these types. Returns true if it returned a row,
+// Runs a statement that returns columns of these types. Returns true if it returned a row,
 // which is then in SPI_tuptable.
 static bool execute_for_row(const char* statement, int count, Oid* types, Datum* values,
                             const char* nulls, std::initializer_list<Oid> result) {
@@ -30,10 +27,7 @@ static bool execute_for_row(const char* statement, int count, Oid* types, Datum*
     if (code != SPI_OK_SELECT && code != SPI_OK_UPDATE_RETURNING && code != SPI_OK_INSERT_RETURNING)
         elog(ERROR, "could not access outbox.cursor: %s", SPI_result_code_string(code));
     check_result(table, result);
-    if (SPI_processed == 0)
-        return false;
-    row_place = *reinterpret_cast<ItemPointer>(DatumGetPointer(required_value(table, 0, 1)));
-    return true;
+    return SPI_processed > 0;
 }
 
 // Returns the name of the destination, which cannot change before the transaction ends; nullptr if
@@ -54,33 +48,33 @@ static bool take_existing(Oid server, const char* name, Cursor& cursor) {
     if (!execute_for_row(
             "WITH taken AS ("
             "    UPDATE outbox.cursor SET lease = lease + 1, server = $2 WHERE destination = $1 "
-            "    RETURNING ctid AS place, *), "
+            "    RETURNING *), "
             "told AS ("
             "    INSERT INTO outbox.relay_lease AS t (number, lease) SELECT number, lease FROM "
             "taken "
             "        ON CONFLICT ON CONSTRAINT relay_lease_pkey "
             "        DO UPDATE SET lease = excluded.lease) "
-            "SELECT place, lease, done::text, upto::text, position, system_identifier, number, "
+            "SELECT lease, done::text, upto::text, position, system_identifier, number, "
             "       greatest(live_after, 0), greatest(published, 0), greatest(failures, 0), "
             "       outbox_internal.unix_micros(failing_since), resumed FROM taken",
             lengthof(types), types, values, nullptr,
-            {TIDOID, INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID,
-             INT8OID, INT8OID, INT8OID}))
+            {INT8OID, TEXTOID, TEXTOID, INT8OID, INT8OID, INT4OID, INT8OID, INT8OID, INT8OID,
+             INT8OID, INT8OID}))
         return false;
 
-    lease = DatumGetInt64(required_value(table, 0, 2));
-    const char* done = TextDatumGetCString(required_value(table, 0, 3));
+    lease = DatumGetInt64(required_value(table, 0, 1));
+    const char* done = TextDatumGetCString(required_value(table, 0, 2));
     bool no_upto;
-    const Datum upto_value = result_value(0, 4, &no_upto);
+    const Datum upto_value = result_value(0, 3, &no_upto);
     const char* upto = no_upto ? nullptr : TextDatumGetCString(upto_value);
-    const int64 position = DatumGetInt64(required_value(table, 0, 5));
-    const int64 system = DatumGetInt64(required_value(table, 0, 6));
-    row_number = DatumGetInt32(required_value(table, 0, 7));
-    const int64 live_after = DatumGetInt64(required_value(table, 0, 8));
-    const int64 published = DatumGetInt64(required_value(table, 0, 9));
-    const int64 failures = DatumGetInt64(required_value(table, 0, 10));
-    const int64 failing_since = DatumGetInt64(required_value(table, 0, 11));
-    const int64 resumed = DatumGetInt64(required_value(table, 0, 12));
+    const int64 position = DatumGetInt64(required_value(table, 0, 4));
+    const int64 system = DatumGetInt64(required_value(table, 0, 5));
+    row_number = DatumGetInt32(required_value(table, 0, 6));
+    const int64 live_after = DatumGetInt64(required_value(table, 0, 7));
+    const int64 published = DatumGetInt64(required_value(table, 0, 8));
+    const int64 failures = DatumGetInt64(required_value(table, 0, 9));
+    const int64 failing_since = DatumGetInt64(required_value(table, 0, 10));
+    const int64 resumed = DatumGetInt64(required_value(table, 0, 11));
 
     run_core([&] {
         cursor = Cursor{};
@@ -132,20 +126,14 @@ CursorState look_at_cursor() {
     Oid types[] = {INT4OID, INT8OID};
     Datum values[] = {Int32GetDatum(row_number), Int64GetDatum(lease)};
     if (!execute_for_row(
-            "SELECT c.ctid, c.paused, c.resumed "
+            "SELECT c.paused, c.resumed "
             "  FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)"
             " WHERE c.number = $1 AND c.lease = $2",
-            lengthof(types), types, values, nullptr, {TIDOID, BOOLOID, INT8OID}))
+            lengthof(types), types, values, nullptr, {BOOLOID, INT8OID}))
         return {.ours = false, .paused = false, .resumed = 0};
     return {.ours = true,
-            .paused = DatumGetBool(required_value(table, 0, 2)),
-            .resumed = DatumGetInt64(required_value(table, 0, 3))};
-}
-
-static bool lock_row(const char* statement) {
-    Oid types[] = {TIDOID, INT4OID, INT8OID};
-    Datum values[] = {PointerGetDatum(&row_place), Int32GetDatum(row_number), Int64GetDatum(lease)};
-    return execute_for_row(statement, lengthof(types), types, values, nullptr, {TIDOID});
+            .paused = DatumGetBool(required_value(table, 0, 1)),
+            .resumed = DatumGetInt64(required_value(table, 0, 2))};
 }
 
 void lock_tables() {
@@ -154,15 +142,17 @@ void lock_tables() {
         LockRelationOid(get_relname_relid(name, schema), RowExclusiveLock);
 }
 
-bool lock_cursor() {
-    return lock_row(
-        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND number = $2 AND lease = $3 "
-        "FOR UPDATE SKIP LOCKED");
+CallOutcome lock_cursor() {
+    return call("relay_lock", "SELECT outcome FROM outbox_internal.relay_lock($1, $2)", my_lease(),
+                {TEXTOID});
 }
 
 bool wait_for_cursor() {
-    return lock_row(
-        "SELECT ctid FROM outbox.cursor WHERE ctid = $1 AND number = $2 AND lease = $3 FOR UPDATE");
+    Oid types[] = {INT4OID, INT8OID};
+    Datum values[] = {Int32GetDatum(row_number), Int64GetDatum(lease)};
+    return execute_for_row(
+        "SELECT number FROM outbox.cursor WHERE number = $1 AND lease = $2 FOR UPDATE",
+        lengthof(types), types, values, nullptr, {INT4OID});
 }
 
 void pause_destination(const char* name, std::string_view why) {
@@ -174,31 +164,58 @@ void pause_destination(const char* name, std::string_view why) {
                                            lengthof(types), types, values, nullptr, false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not pause a destination: %s", SPI_result_code_string(code));
-    look_at_cursor();  // the row has moved
 }
 
-void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since) {
-    const bool partly = cursor.upto.has_value();
-    Oid types[] = {TIDOID,  INT4OID, INT8OID, TEXTOID, TEXTOID,
-                   INT8OID, INT8OID, INT8OID, INT8OID, TIMESTAMPTZOID};
-    Datum values[] = {PointerGetDatum(&row_place),
-                      Int32GetDatum(row_number),
-                      Int64GetDatum(lease),
-                      text_of(cursor.done),
-                      partly ? text_of(*cursor.upto) : Datum{0},
-                      Int64GetDatum(cursor.position),
-                      Int64GetDatum(static_cast<int64>(GetSystemIdentifier())),
-                      Int64GetDatum(static_cast<int64>(stats.all_delivered())),
-                      Int64GetDatum(static_cast<int64>(stats.all_failures())),
-                      TimestampTzGetDatum(failing_since - epoch_difference)};
-    const char nulls[] = {' ', ' ', ' ', ' ', partly ? ' ' : 'n',
-                          ' ', ' ', ' ', ' ', failing_since != 0 ? ' ' : 'n'};
-    if (!execute_for_row("UPDATE outbox.cursor SET done = $4::pg_snapshot, upto = $5::pg_snapshot, "
-                         "position = $6, system_identifier = $7, published = $8, failures = $9, "
-                         "failing_since = $10, saved_at = clock_timestamp() "
-                         "WHERE ctid = $1 AND number = $2 AND lease = $3 RETURNING ctid",
-                         lengthof(types), types, values, nulls, {TIDOID}))
-        elog(ERROR, "cursor %d is not locked", row_number);
+// Adds the arguments that have the receipts.
+static void add_receipts(Arguments& arguments, const std::vector<Receipt>& receipts) {
+    ArrayBuilder event_ids = array_of(UUIDOID, receipts.size());
+    ArrayBuilder positions = array_of(INT8OID, receipts.size());
+    ArrayBuilder times = array_of(FLOAT8OID, receipts.size());
+    ArrayBuilder message_ids = array_of(TEXTOID, receipts.size());
+    for (const Receipt& receipt : receipts) {
+        event_ids.add(uuid_datum(receipt.event_id.data()));
+        positions.add(Int64GetDatum(receipt.position));
+        times.add(Float8GetDatum(static_cast<double>(receipt.published_at) / USECS_PER_SEC));
+        message_ids.add(text_from_outside(receipt.message_id));
+    }
+    for (const ArrayBuilder& array : {event_ids, positions, times, message_ids})
+        arguments.add(array);
+}
+
+static void add_passed(Arguments& arguments, const Relay& relay) {
+    const std::span<const NotedTransactions::Passed> passed = relay.passed_transactions();
+    ArrayBuilder firsts = array_of(INT8OID, passed.size());
+    ArrayBuilder lasts = array_of(INT8OID, passed.size());
+    for (const NotedTransactions::Passed& line : passed) {
+        firsts.add(Int64GetDatum(line.first));
+        lasts.add(Int64GetDatum(line.last));
+    }
+    arguments.add(firsts);
+    arguments.add(lasts);
+}
+
+CallOutcome save_progress(const Relay& relay) {
+    const Cursor& cursor = relay.cursor();
+    Arguments arguments = my_lease();
+    if (relay.may_save_cursor())
+        arguments.add(TEXTOID, text_of(cursor.done));
+    else
+        arguments.add_null(TEXTOID);
+    if (cursor.upto)
+        arguments.add(TEXTOID, text_of(*cursor.upto));
+    else
+        arguments.add_null(TEXTOID);
+    arguments.add(INT8OID, Int64GetDatum(cursor.position));
+    arguments.add(BOOLOID, BoolGetDatum(relay.flush_is_due()));
+    add_receipts(arguments, relay.pipeline().receipts());
+    add_passed(arguments, relay);
+    arguments.add(INT8OID, Int64GetDatum(static_cast<int64>(relay.stats().all_delivered())));
+    arguments.add(INT8OID, Int64GetDatum(static_cast<int64>(relay.stats().all_failures())));
+    arguments.add(INT8OID, Int64GetDatum(relay.outage_to_save()));
+    return call("relay_save",
+                "SELECT outbox_internal.relay_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, "
+                "$12, $13, $14, $15)",
+                arguments, {TEXTOID});
 }
 
 }  // namespace outbox

@@ -4,8 +4,7 @@
 #include <string_view>
 
 #include "bgworker/relay/spi_call.hpp"
-#include "core/delivery_stats.hpp"
-#include "core/relay/cursor.hpp"
+#include "core/relay/relay.hpp"
 #include "extension/base/pg.hpp"
 
 namespace outbox {
@@ -35,18 +34,16 @@ CursorState look_at_cursor();
 void lock_tables();
 
 // Locks the cursor until the transaction ends, so that a relay and operators do not change it at
-// the same time. Never waits. Returns false if an operator has locked the row, or if the row has
-// moved, or is gone or not ours: look_at_cursor() finds it again, or tells.
-bool lock_cursor();
-// Does the same, but waits for an operator. Returns false if the cursor is not ours any more.
+// the same time. Never waits for an operator.
+CallOutcome lock_cursor();
+// Waits for an operator. Returns false if the cursor is not ours any more.
 bool wait_for_cursor();
 
 // Pauses a locked destination until an operator resumes it.
 void pause_destination(const char* name, std::string_view why);
 
-// Saves a locked cursor, and counters with it, and since when the destination fails (Unix time; 0 if
-// it works). The commit need not wait for the disk: events after
-// a lost cursor are delivered again.
-void save_cursor(const Cursor& cursor, const DeliveryStats& stats, Micros failing_since);
+// Locks the cursor and saves it, unless Relay::may_save_cursor() forbids, with its counters, and
+// receipts. Removes transactions that it has passed.
+CallOutcome save_progress(const Relay& relay);
 
 }  // namespace outbox

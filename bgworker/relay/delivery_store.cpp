@@ -347,25 +347,6 @@ std::size_t hurry_retries(const char* destination, int at_most) {
     return static_cast<std::size_t>(DatumGetInt64(required_value("hurry_events", 0, 1)));
 }
 
-void save_receipts(const char* destination, const std::vector<Receipt>& receipts) {
-    if (receipts.empty())
-        return;
-    ArrayBuilder event_ids = array_of(UUIDOID, receipts.size());
-    ArrayBuilder positions = array_of(INT8OID, receipts.size());
-    ArrayBuilder times = array_of(FLOAT8OID, receipts.size());
-    ArrayBuilder message_ids = array_of(TEXTOID, receipts.size());
-    for (const Receipt& receipt : receipts) {
-        event_ids.add(uuid_datum(receipt.event_id.data()));
-        positions.add(Int64GetDatum(receipt.position));
-        times.add(Float8GetDatum(static_cast<double>(receipt.published_at) / USECS_PER_SEC));
-        message_ids.add(text_from_outside(receipt.message_id));
-    }
-    const Oid types[] = {NAMEOID, UUIDARRAYOID, INT8ARRAYOID, FLOAT8ARRAYOID, TEXTARRAYOID};
-    const Datum values[] = {name_datum(destination), event_ids.datum(), positions.datum(),
-                            times.datum(), message_ids.datum()};
-    run("SELECT outbox_internal.add_receipts($1, $2, $3, $4, $5)", lengthof(types), types, values);
-}
-
 Micros next_retry(const char* destination, const Clock& clock) {
     const Oid types[] = {NAMEOID};
     const Datum values[] = {name_datum(destination)};

@@ -35,9 +35,6 @@ std::size_t load_retries(const char* destination, Expressions* expressions, Pipe
 // many.
 std::size_t hurry_retries(const char* destination, int at_most);
 
-// Writes receipts into outbox.receipt.
-void save_receipts(const char* destination, const std::vector<Receipt>& receipts);
-
 // Returns when the next retry is due; `never` if there is none.
 Micros next_retry(const char* destination, const Clock& clock);
 

@@ -349,20 +349,6 @@ static void read() {
 // Writing
 // ---------------------------------------------------------------------------------------------
 
-// Begins a transaction and locks the cursor. Returns false, with no transaction open, if the lock
-// is not free.
-static bool begin_settling(const char* activity) {
-    if (!begin_sql_work(activity, "pg_outbox"))
-        proc_exit(0);
-    lock_tables();
-    if (lock_cursor())
-        return true;
-    home->cursor_lost = !look_at_cursor().ours;
-    end_sql_work();
-    home->relay.cursor_is_busy();
-    return false;
-}
-
 // Begins a transaction that calls a function of relay.sql, which locks the cursor.
 static void begin_call(const char* activity) {
     if (!begin_sql_work(activity, "pg_outbox"))
@@ -379,20 +365,18 @@ static bool end_call(CallOutcome outcome) {
     return false;
 }
 
+// Begins a transaction and locks the cursor. Returns false, with no transaction open, if the lock
+// is not free.
+static bool begin_settling(const char* activity) {
+    begin_call(activity);
+    const CallOutcome outcome = lock_cursor();
+    return outcome == CallOutcome::ok || end_call(outcome);
+}
+
 static void save() {
-    if (!begin_settling("saving the cursor"))
-        return;
-    Relay& relay = home->relay;
-    // The receipt of an event must be there before the cursor passes the event.
-    save_receipts(my_name(), relay.pipeline().receipts());
-    if (relay.may_save_cursor()) {
-        save_cursor(relay.cursor(), relay.stats(), relay.outage_to_save());
-        forget_transactions(my_name(), relay.passed_transactions());
-    }
-    end_sql_work();
-    tell_keeper_of_progress();
-    if (relay.saved())
-        XLogFlush(XactLastCommitEnd);
+    begin_call("saving the cursor");
+    if (end_call(save_progress(home->relay)))
+        home->relay.saved();
 }
 
 static void warn_of_duplicates(const Recovered& found) {

@@ -66,17 +66,4 @@ void note_transaction(const char* destination, const Transaction& transaction) {
         lengthof(types), types, values);
 }
 
-void forget_transactions(const char* destination,
-                         std::span<const NotedTransactions::Passed> passed) {
-    for (size_t line = 0; line < passed.size(); line++) {
-        if (passed[line].last <= passed[line].first)
-            continue;
-        Oid types[] = {NAMEOID, INT4OID, INT8OID, INT8OID};
-        Datum values[] = {name_datum(destination), Int32GetDatum(static_cast<int32>(line)),
-                          Int64GetDatum(passed[line].first), Int64GetDatum(passed[line].last)};
-        run("SELECT outbox_internal.forget_transactions($1, $2, $3, $4)", lengthof(types), types,
-            values);
-    }
-}
-
 }  // namespace outbox

@@ -30,8 +30,4 @@ void add_delivered_positions(const char* destination, std::vector<std::int64_t>&
 // Writes the row of a transaction that is about to be committed.
 void note_transaction(const char* destination, const Transaction& transaction);
 
-// Removes the rows that the cursor has passed.
-void forget_transactions(const char* destination,
-                         std::span<const NotedTransactions::Passed> passed);
-
 }  // namespace outbox

@@ -655,8 +655,7 @@ void DestinationHome::consulted(Rows rows) {
 }
 
 void DestinationHome::saved(Rows) {
-    // If the cursor had to be on disk, it is.
-    [[maybe_unused]] const bool was_durable = relay_.saved();
+    relay_.saved();  // if the cursor had to be on disk, it is
 }
 
 void DestinationHome::recorded(Rows rows) {

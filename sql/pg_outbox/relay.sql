@@ -729,7 +729,7 @@ BEGIN
     RETURN outcome;
 END $$;
 
--- Saves the cursor of a relay outside the server with its counters, unless `done` is NULL, and its
+-- Saves the cursor of a relay with its counters, unless `done` is NULL, and its
 -- receipts. Removes transactions that the cursor has passed: of line i the numbers from firsts[i]
 -- up to lasts[i]. `durable`: it is on disk when the call returns.
 CREATE FUNCTION outbox_internal.relay_save(
