@@ -426,15 +426,12 @@ static void pause() {
     home->relay.paused();
 }
 
-// The row must be on disk before the destination commits, also on the disks of synchronous standbys.
+// The commit waits until the row is on disk, also on the disks of synchronous standbys: the
+// destination commits after it.
 static void note() {
-    if (!begin_settling("noting a transaction"))
-        return;
-    note_transaction(my_name(), *home->relay.transactions().to_note());
-    SetConfigOption("synchronous_commit", "on", PGC_USERSET, PGC_S_OVERRIDE);
-    end_sql_work();
-    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
-    run_core([] { home->relay.noted(); });
+    begin_call("noting a transaction");
+    if (end_call(note_transaction(*home->relay.transactions().to_note())))
+        run_core([] { home->relay.noted(); });
 }
 
 // The question of the sink is answered only by a commit.

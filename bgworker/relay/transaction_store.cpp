@@ -55,15 +55,15 @@ static Ranges ranges_of(const Transaction& transaction) {
     return {of_log.c_str(), of_retries.c_str()};
 }
 
-void note_transaction(const char* destination, const Transaction& transaction) {
+CallOutcome note_transaction(const Transaction& transaction) {
     const Ranges ranges = ranges_of(transaction);
-    Oid types[] = {NAMEOID, INT4OID, INT8OID, TEXTOID, TEXTOID};
-    Datum values[] = {name_datum(destination), Int32GetDatum(static_cast<int32>(transaction.line)),
-                      Int64GetDatum(transaction.number), CStringGetTextDatum(ranges.of_log),
-                      CStringGetTextDatum(ranges.of_retries)};
-    run("SELECT outbox_internal.note_transaction($1, $2, $3, $4::int8multirange, "
-        "$5::int8multirange)",
-        lengthof(types), types, values);
+    Arguments arguments = my_lease();
+    arguments.add(INT4OID, Int32GetDatum(static_cast<int32>(transaction.line)));
+    arguments.add(INT8OID, Int64GetDatum(transaction.number));
+    arguments.add(TEXTOID, CStringGetTextDatum(ranges.of_log));
+    arguments.add(TEXTOID, CStringGetTextDatum(ranges.of_retries));
+    return call("relay_note", "SELECT outbox_internal.relay_note($1, $2, $3, $4, $5, $6)",
+                arguments, {TEXTOID});
 }
 
 }  // namespace outbox

@@ -27,7 +27,8 @@ Recovered recover_transactions(const char* destination, TransactionNumbers commi
 // Adds the positions of events that the destination has to `recorded`, which stays in order.
 void add_delivered_positions(const char* destination, std::vector<std::int64_t>& recorded);
 
-// Writes the row of a transaction that is about to be committed.
-void note_transaction(const char* destination, const Transaction& transaction);
+// Locks the cursor and writes the row of a transaction that is about to be committed. The row is on
+// disk once the transaction of the call has committed.
+CallOutcome note_transaction(const Transaction& transaction);
 
 }  // namespace outbox

@@ -983,7 +983,7 @@ BEGIN
     RETURN outcome;
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_note(integer, bigint, integer, bigint, text, text) IS
-    'records which events a transaction has, for a relay outside the server';
+    'records which events a transaction has, for a relay';
 
 -- ------------------------------------------------------------------------------------------------
 -- State
