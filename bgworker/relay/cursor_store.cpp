@@ -155,15 +155,11 @@ bool wait_for_cursor() {
         lengthof(types), types, values, nullptr, {INT4OID});
 }
 
-void pause_destination(const char* name, std::string_view why) {
-    NameData destination;
-    namestrcpy(&destination, name);
-    Oid types[] = {NAMEOID, TEXTOID};
-    Datum values[] = {NameGetDatum(&destination), text_from_outside(why)};
-    const int code = SPI_execute_with_args("SELECT outbox_internal.pause_gone($1, $2)",
-                                           lengthof(types), types, values, nullptr, false, 0);
-    if (code != SPI_OK_SELECT)
-        elog(ERROR, "could not pause a destination: %s", SPI_result_code_string(code));
+CallOutcome pause_destination(std::string_view why) {
+    Arguments arguments = my_lease();
+    arguments.add(TEXTOID, text_from_outside(why));
+    return call("relay_pause", "SELECT outbox_internal.relay_pause($1, $2, $3)", arguments,
+                {TEXTOID});
 }
 
 // Adds the arguments that have the receipts.

@@ -39,8 +39,8 @@ CallOutcome lock_cursor();
 // Waits for an operator. Returns false if the cursor is not ours any more.
 bool wait_for_cursor();
 
-// Pauses a locked destination until an operator resumes it.
-void pause_destination(const char* name, std::string_view why);
+// Locks the cursor and pauses the destination until an operator resumes it.
+CallOutcome pause_destination(std::string_view why);
 
 // Locks the cursor and saves it, unless Relay::may_save_cursor() forbids, with its counters, and
 // receipts. Removes transactions that it has passed.

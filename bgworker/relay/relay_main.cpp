@@ -415,15 +415,15 @@ static void recover() {
 
 // The destination has said that it is gone.
 static void pause() {
-    if (!begin_settling("pausing the destination"))
-        return;
+    begin_call("pausing the destination");
     char* why = line_from_outside(home->relay.pipeline().gone());
-    ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s",
-                         NameForLog(my_name()).text, why),
-                  errhint("outbox.resume() continues.")));
-    pause_destination(my_name(), home->relay.pipeline().gone());
-    end_sql_work();
-    home->relay.paused();
+    const CallOutcome outcome = pause_destination(home->relay.pipeline().gone());
+    if (outcome == CallOutcome::ok)
+        ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s",
+                             NameForLog(my_name()).text, why),
+                      errhint("outbox.resume() continues.")));
+    if (end_call(outcome))
+        home->relay.paused();
 }
 
 // The commit waits until the row is on disk, also on the disks of synchronous standbys: the

@@ -712,7 +712,7 @@ END $$;
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Pauses a destination that has said that it is gone, for a relay outside the server.
+-- Pauses a destination that has said that it is gone.
 CREATE FUNCTION outbox_internal.relay_pause(number integer, lease bigint, why text)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
