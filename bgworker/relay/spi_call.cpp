@@ -1,80 +1,74 @@
 #include "bgworker/relay/spi_call.hpp"
 
-#include "bgworker/base/query_result.hpp"
+#include "bgworker/base/worker.hpp"
+#include "extension/base/boundary.hpp"
 
 namespace outbox {
 
-ArrayBuilder array_of(Oid type, size_t room) {
-    ArrayBuilder array{};
-    array.type = type;
-    get_typlenbyvalalign(type, &array.length, &array.by_value, &array.align);
-    array.values = static_cast<Datum*>(palloc(Max(room, 1) * sizeof(Datum)));
-    array.nulls = static_cast<bool*>(palloc0(Max(room, 1) * sizeof(bool)));
-    return array;
+// Conversions are looked up in the catalog.
+void prepare_calls() {
+    begin_work("starting");
+    SetConfigOption("client_encoding", "UTF8", PGC_USERSET, PGC_S_OVERRIDE);
+    end_work();
 }
 
-Datum ArrayBuilder::datum() const {
-    if (count == 0)
-        return PointerGetDatum(construct_empty_array(type));
-    int dimensions[] = {count};
-    int lower_bounds[] = {1};
-    return PointerGetDatum(construct_md_array(values, nulls, 1, dimensions, lower_bounds, type,
-                                              length, by_value, align));
+static Datum received(Oid type, std::string_view bytes) {
+    Oid function, parameter;
+    getTypeBinaryInputInfo(type, &function, &parameter);
+    StringInfoData buffer;  // a copy: elements of arrays are terminated in place
+    initStringInfo(&buffer);
+    appendBinaryStringInfo(&buffer, bytes.data(), static_cast<int>(bytes.size()));
+    return OidReceiveFunctionCall(function, &buffer, parameter, -1);
 }
 
-ArrayBuilder numbers_or_null(std::span<const std::optional<std::int64_t>> numbers) {
-    ArrayBuilder array = array_of(INT8OID, numbers.size());
-    for (const std::optional<std::int64_t>& number : numbers)
-        if (number)
-            array.add(Int64GetDatum(*number));
-        else
-            array.add_null();
-    return array;
-}
-
-Datum uuid_datum(const std::uint8_t* bytes) {
-    auto* copy = static_cast<pg_uuid_t*>(palloc(sizeof(pg_uuid_t)));
-    memcpy(copy->data, bytes, UUID_LEN);
-    return UUIDPGetDatum(copy);
-}
-
-void Arguments::add(Oid type, Datum value) {
-    if (count == max_count)
-        elog(ERROR, "too many arguments");
-    types[count] = type;
-    values[count] = value;
-    nulls[count++] = ' ';
-}
-
-void Arguments::add(const ArrayBuilder& array) {
-    add(get_array_type(array.type), array.datum());
-}
-
-void Arguments::add_null(Oid type) {
-    add(type, Datum{0});
-    nulls[count - 1] = 'n';
-}
-
-static CallOutcome outcome_of(const char* function) {
-    const char* word = TextDatumGetCString(required_value(function, 0, 1));
-    if (strcmp(word, "ok") == 0)
-        return CallOutcome::ok;
-    if (strcmp(word, "busy") == 0)
-        return CallOutcome::busy;
-    if (strcmp(word, "lost") != 0)
-        elog(ERROR, "%s() returned an unexpected outcome \"%s\"", function, word);
-    return CallOutcome::lost;
-}
-
-CallOutcome call(const char* function, const char* statement, const Arguments& arguments,
-                 std::initializer_list<Oid> columns) {
+static void execute(const sql::Call& call) {
+    const sql::Parameters& parameters = call.parameters;
+    const size_t count = parameters.size();
+    auto* values = static_cast<Datum*>(palloc0(count * sizeof(Datum)));
+    auto* nulls = static_cast<char*>(palloc(count));
+    for (size_t i = 0; i < count; i++) {
+        nulls[i] = parameters.is_null(i) ? 'n' : ' ';
+        if (!parameters.is_null(i))
+            values[i] = received(parameters.types()[i], parameters.bytes(i));
+    }
     const int code =
-        SPI_execute_with_args(statement, arguments.count, const_cast<Oid*>(arguments.types),
-                              const_cast<Datum*>(arguments.values), arguments.nulls, false, 0);
+        SPI_execute_with_args(call.text, static_cast<int>(count),
+                              const_cast<Oid*>(parameters.types()), values, nulls, false, 0);
     if (code != SPI_OK_SELECT)
-        elog(ERROR, "could not call %s(): %s", function, SPI_result_code_string(code));
-    check_result_row(function, columns);
-    return outcome_of(function);
+        elog(ERROR, "could not run \"%s\": %s", call.text, SPI_result_code_string(code));
+}
+
+static void add_columns(TupleDesc form, Oid* send_functions, sql::CopiedRows& rows) {
+    for (int i = 0; i < form->natts; i++) {
+        const Form_pg_attribute column = TupleDescAttr(form, i);
+        bool is_varlena;
+        getTypeBinaryOutputInfo(column->atttypid, &send_functions[i], &is_varlena);
+        run_core([&] { rows.add_column(NameStr(column->attname), column->atttypid); });
+    }
+}
+
+static void add_value(Datum value, bool is_null, Oid send_function, sql::CopiedRows& rows) {
+    if (is_null) {
+        run_core([&] { rows.add(std::nullopt); });
+        return;
+    }
+    bytea* sent = OidSendFunctionCall(send_function, value);
+    run_core([&] { rows.add(std::string_view(VARDATA_ANY(sent), VARSIZE_ANY_EXHDR(sent))); });
+    pfree(sent);
+}
+
+void run_call(const sql::Call& call, sql::CopiedRows& rows) {
+    execute(call);
+    const TupleDesc form = SPI_tuptable->tupdesc;
+    auto* send_functions =
+        static_cast<Oid*>(palloc(static_cast<size_t>(form->natts) * sizeof(Oid)));
+    add_columns(form, send_functions, rows);
+    for (uint64 row = 0; row < SPI_processed; row++)
+        for (int i = 0; i < form->natts; i++) {
+            bool is_null;
+            const Datum value = SPI_getbinval(SPI_tuptable->vals[row], form, i + 1, &is_null);
+            add_value(value, is_null, send_functions[i], rows);
+        }
 }
 
 }  // namespace outbox

@@ -1,55 +1,18 @@
-// Calls functions of sql/pg_outbox/relay.sql, which relays outside the server call too, by SPI. They
-// lock the cursor of the destination for the rest of the transaction.
+// Carries calls of a relay to the database by SPI (core/relay/calls.hpp). Relays outside the server
+// send the same bytes over a connection: values pass the functions with which types are sent and
+// received, and texts are in UTF-8.
 #pragma once
 
-#include <cstdint>
-#include <initializer_list>
-#include <optional>
-#include <span>
-
+#include "core/sql/call.hpp"
+#include "core/sql/copied_rows.hpp"
 #include "extension/base/pg.hpp"
 
 namespace outbox {
 
-// What became of a call; see sql/pg_outbox/relay.sql.
-enum class CallOutcome { ok, busy, lost };
+// To be called once by the process, outside a transaction.
+void prepare_calls();
 
-// An array that is filled element by element, with room for all of them.
-struct ArrayBuilder {
-    Oid type;
-    int16 length;
-    bool by_value;
-    char align;
-    Datum* values;
-    bool* nulls;
-    int count;
-
-    void add(Datum value) { values[count++] = value; }
-    void add_null() { nulls[count++] = true; }
-    Datum datum() const;
-};
-ArrayBuilder array_of(Oid type, size_t room);
-
-// Returns an array with null for a number that is not there.
-ArrayBuilder numbers_or_null(std::span<const std::optional<std::int64_t>> numbers);
-
-Datum uuid_datum(const std::uint8_t* bytes);
-
-struct Arguments {
-    static constexpr int max_count = 20;
-    Oid types[max_count];
-    Datum values[max_count];
-    char nulls[max_count];
-    int count;
-
-    void add(Oid type, Datum value);
-    void add(const ArrayBuilder& array);
-    void add_null(Oid type);
-};
-
-// Executes a statement that returns one row of columns of these types, the first of which is the
-// outcome. `function` names the function in messages.
-CallOutcome call(const char* function, const char* statement, const Arguments& arguments,
-                 std::initializer_list<Oid> columns);
+// Needs a transaction of begin_sql_work(). Adds the answer to `rows`, which belong to the process.
+void run_call(const sql::Call& call, sql::CopiedRows& rows);
 
 }  // namespace outbox

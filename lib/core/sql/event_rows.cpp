@@ -1,13 +1,11 @@
-#include "relay/database/event_rows.hpp"
+#include "core/sql/event_rows.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
 
-#include "relay/database/parameters.hpp"
-
-namespace outbox::relay {
+namespace outbox::sql {
 
 // PostgreSQL counts microseconds since 2000-01-01.
 static constexpr Micros postgres_epoch = 946'684'800'000'000;
@@ -137,4 +135,4 @@ EventRows::Copied EventRows::copy(int row, EventBlock& block) {
     return Copied::yes;
 }
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

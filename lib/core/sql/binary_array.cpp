@@ -1,9 +1,9 @@
-#include "sinks/postgresql/binary_arrays.hpp"
+#include "core/sql/binary_array.hpp"
 
 #include <bit>
 #include <cstring>
 
-namespace outbox {
+namespace outbox::sql {
 
 namespace {
 
@@ -87,4 +87,4 @@ std::string_view BinaryArray::bytes() {
     return buffer_;
 }
 
-}  // namespace outbox
+}  // namespace outbox::sql
