@@ -215,7 +215,7 @@ void Home::tell_refusal(const calls::Recorded::Refusal& refusal) {
                             "\"; lines left out before: " + std::to_string(budget.left_out()) +
                             '.'};
     if (refusal.dead) {
-        notice.text = "has made event " + id + " a dead letter: " + record->error;
+        notice.text = "refused event " + id + ", which is a dead letter now: " + record->error;
         notice.hint = "outbox.redrive() delivers it again, outbox.discard() gives it up.";
     } else {
         notice.text = "refused event " + id + ": " + record->error;
