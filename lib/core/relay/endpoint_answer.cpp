@@ -88,7 +88,7 @@ EndpointRow AnswerReader::endpoint_at(int row) const {
             .since = snapshot_at(row)};
 }
 
-Micros pause_of(std::optional<double> seconds_left) {
+Micros due_of(std::optional<double> seconds_left) {
     if (!seconds_left || !std::isfinite(*seconds_left))
         return -1;
     return static_cast<Micros>(std::clamp(*seconds_left, 0.0, max_pause) * 1e6);
@@ -112,7 +112,7 @@ bool AnswerReader::read_row(int row) {
     } else if (kind == "fetched") {
         EndpointFetched& fetched = fetched_for(endpoint);
         fetched.caught_up = snapshot_at(row);
-        fetched.due_in = pause_of(rows().number(row, due_in_));
+        fetched.due_in = due_of(rows().number(row, due_in_));
         open_ = false;
     }
     return true;

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "core/sql/types.hpp"
+
 namespace outbox::sql {
 
 namespace {
@@ -10,8 +12,6 @@ namespace {
 // Number of dimensions, whether there are nulls, element type; then length and lower bound of the
 // one dimension.
 constexpr std::size_t header_size = 20;
-// PostgreSQL counts microseconds since 2000-01-01.
-constexpr std::int64_t postgres_epoch = 946'684'800'000'000;
 
 template <class Integer>
 void put_big_endian(char* to, Integer value) {

@@ -7,9 +7,6 @@
 
 namespace outbox::sql {
 
-// PostgreSQL counts microseconds since 2000-01-01.
-static constexpr Micros postgres_epoch = 946'684'800'000'000;
-
 bool EventRows::start(Rows rows) {
     rows_ = std::move(rows);
     static constexpr std::array<const char*, texts> names = {

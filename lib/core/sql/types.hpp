@@ -3,7 +3,12 @@
 
 #include <cstdint>
 
+#include "core/clock.hpp"
+
 namespace outbox::sql {
+
+// A timestamp counts microseconds since 2000-01-01.
+inline constexpr Micros postgres_epoch = 946'684'800'000'000;
 
 using Oid = std::uint32_t;
 
