@@ -20,7 +20,6 @@
 
 #include "bgworker/base/arriving_shards.hpp"
 #include "bgworker/base/worker.hpp"
-#include "bgworker/relay/cursor_store.hpp"
 #include "bgworker/relay/destination_config.hpp"
 #include "bgworker/relay/log_reader.hpp"
 #include "bgworker/relay/spi_call.hpp"
@@ -179,18 +178,23 @@ static bool expressions_work_again() {
     return work;
 }
 
-// Carries the call that `make` makes. Needs a transaction, which should commit before the answer is
-// taken.
+// Carries the call that `make` makes, whose answer is then in `process`. Needs a transaction, which
+// should commit before the relay gets the answer.
 template <class Make>
-static calls::Outcome carry(const Make& make) {
+static void run(const Make& make) {
     run_core([&make] {
         process->call = make();
         process->copied = std::make_unique<sql::CopiedRows>();
     });
     run_call(process->call, *process->copied);
+    run_core([] { process->answer = sql::Rows(std::move(process->copied)); });
+}
+
+template <class Make>
+static calls::Outcome carry(const Make& make) {
+    run(make);
     calls::Outcome outcome{};
     run_core([&outcome]() -> std::optional<Error> {
-        process->answer = sql::Rows(std::move(process->copied));
         const auto known = calls::outcome_of(process->answer);
         if (!known)
             return Error{ErrorKind::internal, "unexpected outcome", process->call.text};
@@ -210,6 +214,41 @@ static void follow_operators() {
         process->home.followed(calls::begun_of(process->answer));
         process->relay.follow_operator(process->home.paused());
     });
+}
+
+// Locks the tables that a transaction is going to write, before it reads them. DDL locks a table before
+// its indexes, and would deadlock with a transaction that reads an index and locks the table for
+// writing later.
+static void lock_tables() {
+    const Oid schema = get_namespace_oid("outbox", false);
+    for (const char* name : {"cursor", "delivery"})
+        LockRelationOid(get_relname_relid(name, schema), RowExclusiveLock);
+}
+
+// Locks the cursor until the transaction ends, also if it must wait for an operator. Returns false
+// if the cursor is not ours any more.
+static bool wait_for_cursor() {
+    return carry([] { return calls::wait(process->held); }) == calls::Outcome::ok;
+}
+
+// Takes the destination, so that an earlier relay can save no more. Returns false if the destination
+// is gone, or if another session is creating cursors now: try again.
+static bool take(Oid server) {
+    if (OidIsValid(server))  // keeps its name
+        LockDatabaseObject(ForeignServerRelationId, server, 0, AccessShareLock);
+    run([server] { return calls::take_inside(server); });
+    bool is_taken = false;
+    run_core([&is_taken] {
+        auto taken = calls::taken_of(process->answer);
+        is_taken = taken.has_value();
+        if (!is_taken)
+            return;
+        process->held = {.number = taken->cursor.number,
+                         .lease = taken->lease,
+                         .only_ascii = GetDatabaseEncoding() != PG_UTF8};
+        process->relay.cursor() = std::move(taken->cursor);
+    });
+    return is_taken;
 }
 
 // Needs the lock of the cursor. Starts over from it; an operator may have moved it.
@@ -246,8 +285,8 @@ static void configure() {
     lock_tables();
     SPI_connect();
     bool starts_over = !process->relay.started() || !(process->new_config == process->config);
-    if (!ask_operators() || (starts_over && !wait_for_cursor(process->held))) {
-        if (!take_cursor(server, process->relay.cursor(), process->held)) {
+    if (!ask_operators() || (starts_over && !wait_for_cursor())) {
+        if (!take(server)) {
             end_sql_work();
             proc_exit(0);
         }

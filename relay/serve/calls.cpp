@@ -193,34 +193,12 @@ Call leave(const Uuid& id) {
 // -------------------------------------------------------------------------------------------------
 
 Call take(const Uuid& id, std::int32_t number, bool direct) {
-    Call call{
-        .text =
-            "SELECT lease, done, upto, position, foreign_cluster, live_after, published, failures, "
-            "failing_since, resumed FROM outbox_internal.relay_take($1, $2, $3)"};
+    Call call{.text =
+                  "SELECT $2 AS number, lease, done, upto, position, foreign_cluster, live_after, "
+                  "published, failures, failing_since, resumed "
+                  "FROM outbox_internal.relay_take($1, $2, $3)"};
     call.parameters.uuid(id).integer(number).boolean(direct);
     return call;
-}
-
-std::optional<Taken> taken_of(const Rows& rows, std::int32_t number) {
-    const auto lease = rows.bigint(0, rows.column("lease"));
-    if (!lease)
-        return std::nullopt;
-    Taken taken{.lease = *lease};
-    taken.cursor.number = number;
-    taken.cursor.done = Snapshot::parse(rows.bytes(0, rows.column("done"))).value_or(Snapshot{});
-    if (const int upto = rows.column("upto"); !rows.is_null(0, upto))
-        taken.cursor.upto = Snapshot::parse(rows.bytes(0, upto));
-    taken.cursor.position = rows.bigint(0, rows.column("position")).value_or(0);
-    const auto count = [&](const char* column) {
-        return static_cast<std::uint64_t>(rows.bigint(0, rows.column(column)).value_or(0));
-    };
-    taken.cursor.live_after = rows.bigint(0, rows.column("live_after")).value_or(0);
-    taken.cursor.published = count("published");
-    taken.cursor.failures = count("failures");
-    taken.cursor.failing_since = rows.bigint(0, rows.column("failing_since")).value_or(0);
-    taken.cursor.resumed = rows.bigint(0, rows.column("resumed")).value_or(0);
-    taken.cursor.foreign = rows.boolean(0, rows.column("foreign_cluster"));
-    return taken;
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -101,12 +101,6 @@ Call leave(const Uuid& id);
 // -------------------------------------------------------------------------------------------------
 
 Call take(const Uuid& id, std::int32_t number, bool direct);
-struct Taken {
-    std::int64_t lease = 0;
-    Cursor cursor{};
-};
-// Returns std::nullopt if the destination was not free.
-std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);
 
 // The part of the log that is looked through.
 struct Range {

@@ -148,7 +148,7 @@ void DestinationHome::taken(Answer answer) {
         again_at_ = process_.clock.now() + pauses_.next();
         return;
     }
-    auto taken = calls::taken_of(answer.rows, number());
+    auto taken = calls::taken_of(answer.rows);
     if (!taken) {
         if (had_it)
             host_.has_lost(*this);

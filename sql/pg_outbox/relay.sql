@@ -288,6 +288,36 @@ BEGIN
     END IF;
 END $$;
 
+-- Makes the token of a relay that takes a destination, so that an earlier relay can write no more, and
+-- returns what the relay must know. The caller has the lock of the cursor.
+CREATE FUNCTION outbox_internal.next_lease(
+    INOUT number    integer,
+    OUT lease           bigint,
+    OUT done            text,
+    OUT upto            text,
+    OUT "position"      bigint,
+    OUT foreign_cluster boolean,
+    OUT live_after      bigint,
+    OUT published       bigint,
+    OUT failures        bigint,
+    OUT failing_since   bigint,
+    OUT resumed         bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE outbox.cursor AS u SET lease = u.lease + 1
+     WHERE u.number = next_lease.number
+    RETURNING u.lease, u.done::text, u.upto::text, u.position,
+              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
+              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since),
+              u.resumed
+         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed;
+    INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (next_lease.number, next_lease.lease)
+        ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
+END $$;
+COMMENT ON FUNCTION outbox_internal.next_lease(integer) IS 'makes a token of a destination, for the relay that takes it';
+
 -- Makes a relay outside the server take a destination that is free, or that it serves already under
 -- an older token. The token is NULL if it is not free. Error 55P03: another session has the lock,
 -- usually that of an operator.
@@ -335,16 +365,12 @@ BEGIN
         locked := pg_try_advisory_lock(outbox_internal.relay_locks(), number);
     END IF;
     UPDATE outbox.cursor AS u
-       SET lease = u.lease + 1, relay = relay_take.id, relay_locks = locked OR ours AND u.relay_locks,
+       SET relay = relay_take.id, relay_locks = locked OR ours AND u.relay_locks,
            server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = u.destination)
-     WHERE u.number = relay_take.number
-    RETURNING u.lease, u.done::text, u.upto::text, u.position,
-              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
-              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since),
-              u.resumed
-         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed;
-    INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
-        ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
+     WHERE u.number = relay_take.number;
+    SELECT t.lease, t.done, t.upto, t.position, t.foreign_cluster, t.live_after, t.published, t.failures, t.failing_since, t.resumed
+      INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed
+      FROM outbox_internal.next_lease(relay_take.number) AS t;
 END $$;
 
 -- Returns what a relay outside the server must know before it reads: positions of events in

@@ -77,6 +77,42 @@ std::optional<Outcome> outcome_of(const Rows& rows) {
 // Beginning
 // -------------------------------------------------------------------------------------------------
 
+Call take_inside(sql::Oid server) {
+    Call call{.text = "SELECT * FROM outbox_internal.worker_take($1)"};
+    call.parameters.bigint(server);
+    return call;
+}
+
+std::optional<Taken> taken_of(const Rows& rows) {
+    const auto lease = rows.bigint(0, rows.column("lease"));
+    if (!lease)
+        return std::nullopt;
+    Taken taken{.lease = *lease};
+    taken.cursor.number = rows.integer(0, rows.column("number")).value_or(0);
+    taken.cursor.done = Snapshot::parse(rows.bytes(0, rows.column("done"))).value_or(Snapshot{});
+    if (const int upto = rows.column("upto"); !rows.is_null(0, upto))
+        taken.cursor.upto = Snapshot::parse(rows.bytes(0, upto));
+    taken.cursor.position = rows.bigint(0, rows.column("position")).value_or(0);
+    const auto count = [&](const char* column) {
+        return static_cast<std::uint64_t>(rows.bigint(0, rows.column(column)).value_or(0));
+    };
+    taken.cursor.live_after = rows.bigint(0, rows.column("live_after")).value_or(0);
+    taken.cursor.published = count("published");
+    taken.cursor.failures = count("failures");
+    taken.cursor.failing_since = rows.bigint(0, rows.column("failing_since")).value_or(0);
+    taken.cursor.resumed = rows.bigint(0, rows.column("resumed")).value_or(0);
+    taken.cursor.foreign = rows.boolean(0, rows.column("foreign_cluster"));
+    return taken;
+}
+
+Call wait(const Held& held) {
+    Call call{.text =
+                  "SELECT coalesce((SELECT 'ok' FROM outbox.cursor AS c "
+                  "WHERE c.number = $1 AND c.lease = $2 FOR UPDATE), 'lost')"};
+    call.parameters.integer(held.number).bigint(held.lease);
+    return call;
+}
+
 Call begin(const Held& held, const Cursor& cursor, const Evaluation& evaluation) {
     Call call{.text = evaluation.any ? "SELECT outcome, recorded, held_keys, paused, trouble "
                                        "FROM outbox_internal.relay_begin_expressions($1, $2, $3)"

@@ -29,6 +29,15 @@ struct Held {
     bool only_ascii = false;  // texts of peers are stored in ASCII: the database is not in UTF-8
 };
 
+// Takes a destination for the worker of a foreign server. Needs no outcome.
+Call take_inside(sql::Oid server);
+// What a relay gets when it takes a destination. Returns std::nullopt if the destination was not free.
+struct Taken {
+    std::int64_t lease = 0;
+    Cursor cursor{};
+};
+std::optional<Taken> taken_of(const Rows& rows);
+
 // How what is read of events is evaluated: by functions that apply expressions of the destination,
 // or make texts readable in a database that is not in UTF-8.
 struct Evaluation {
@@ -38,6 +47,8 @@ struct Evaluation {
     void limit(Call& call) const noexcept;
 };
 
+// Waits for the lock of the cursor.
+Call wait(const Held& held);
 Call begin(const Held& held, const Cursor& cursor, const Evaluation& evaluation);
 Call follow(const Held& held);
 // Answer to begin(), follow() and recover(). Members that a call does not return are empty.
