@@ -15,18 +15,15 @@
 // Any error inside the server ends the process. The keeper starts another, which goes on from the
 // saved cursor. That may deliver some events twice, within the documented bound, and loses none.
 //
-// All C++ objects belong to the process (`home`), so that an error that jumps skips no destructor.
+// All C++ objects belong to the process (`process`), so that an error that jumps skips no destructor.
 #include <memory>
 
 #include "bgworker/base/arriving_shards.hpp"
 #include "bgworker/base/worker.hpp"
-#include "bgworker/relay/cursor_store.hpp"
-#include "bgworker/relay/delivery_store.hpp"
 #include "bgworker/relay/destination_config.hpp"
-#include "bgworker/relay/endpoint_store.hpp"
 #include "bgworker/relay/log_reader.hpp"
-#include "bgworker/relay/transaction_store.hpp"
-#include "core/relay/relay.hpp"
+#include "bgworker/relay/spi_call.hpp"
+#include "core/relay/home.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/outside_text.hpp"
 #include "extension/base/settings.hpp"
@@ -45,34 +42,34 @@ static constexpr long milliseconds_to_look_again = 10'000;
 static constexpr int milliseconds_held = 50;
 // Pause before the next look at what another relay reads.
 static constexpr int milliseconds_others_read = 1;
-// Rows made due in one transaction.
-static constexpr int hurried_at_once = 1000;
 
 // Expressions of a destination may catch a cancellation, but not what die() does.
 static volatile sig_atomic_t may_catch_cancellation = false;
 
-struct Home {
+struct Process {
     SystemClock clock;
     DestinationConfig config;
     DestinationConfig new_config;
     Destination destination;  // outlives the relay's sink, which refers to it
     Relay relay;
-    Snapshot look;                       // of the last scan for a window
-    std::vector<std::int64_t> recorded;  // positions of events that are in outbox.delivery
-    bool cursor_lost = false;            // an operator moved it, or another relay took it
-    bool expressions_fail = false;       // so the destination is misconfigured
-    bool shards_arrive = false;          // so other relays must look at the log themselves
-    std::uint64_t failed_attempts_shown = 0;
-    std::uint64_t failed_attempts_logged = 0;
-    std::string question;  // of the sink, about endpoints
-    EndpointAnswerBuilder answer;
+    Home home;
+    calls::Held held{.number = -1, .lease = -1};
+    calls::Call call;  // to the database, and its answer
+    std::unique_ptr<sql::CopiedRows> copied;
+    sql::Rows answer;
+    std::vector<Notice> notices;
+    Snapshot look;                  // of the last scan for a window
+    bool cursor_lost = false;       // an operator moved it, or another relay took it
+    bool expressions_fail = false;  // so the destination is misconfigured
+    bool shards_arrive = false;     // so other relays must look at the log themselves
     SinkReport report{};
     LineBudget library_lines{};
 
-    explicit Home(DeliveryStats& stats) : relay(clock, stats, random_seed()) {}
+    Process(DeliveryStats& stats, const Uuid& token)
+        : relay(clock, stats, random_seed()), home(relay, clock, token) {}
 };
 
-static Home* home = nullptr;
+static Process* process = nullptr;
 static LogReader* reader = nullptr;
 static WaitEventSet* wait_set = nullptr;
 
@@ -94,29 +91,31 @@ static void make_wait_set() {
     wait_set = compat::create_process_wait_event_set(3);
     AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, nullptr);
     AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, nullptr, nullptr);
-    const int descriptor = home->relay.started() ? home->relay.pipeline().descriptor() : -1;
+    const int descriptor = process->relay.started() ? process->relay.pipeline().descriptor() : -1;
     if (descriptor >= 0)
         AddWaitEventToSet(wait_set, WL_SOCKET_READABLE, descriptor, nullptr, nullptr);
 }
 
 // Starts over from the cursor with a new sink. Events in flight are given up and sent again.
 static std::optional<Error> restart_relay() {
-    home->relay.stop();
-    home->config = home->new_config;
-    Result<Destination> destination = home->config.destination();
+    process->relay.stop();
+    process->config = process->new_config;
+    Result<Destination> destination = process->config.destination();
     if (!destination)
         return destination.error();
-    home->destination = std::move(destination.value());
-    home->destination.identity = std::to_string(GetSystemIdentifier()) + '.' + home->config.source +
-                                 '.' + std::to_string(home->relay.cursor().number);
-    Result<std::unique_ptr<Sink>> sink = create_sink({home->destination, home->clock});
+    process->destination = std::move(destination.value());
+    process->destination.identity = std::to_string(GetSystemIdentifier()) + '.' +
+                                    process->config.source + '.' +
+                                    std::to_string(process->relay.cursor().number);
+    process->home.set_identity(process->destination.identity);
+    Result<std::unique_ptr<Sink>> sink = create_sink({process->destination, process->clock});
     if (!sink)
         return sink.error();
-    Pipeline::Limits limits = home->config.limits;
-    limits.receipts = home->destination.receipts;
-    home->relay.start(
-        traced(std::move(sink.value()), home->config.tracing, {home->destination, home->clock}),
-        limits);
+    Pipeline::Limits limits = process->config.limits;
+    limits.receipts = process->destination.receipts;
+    process->relay.start(traced(std::move(sink.value()), process->config.tracing,
+                                {process->destination, process->clock}),
+                         limits);
     return std::nullopt;
 }
 
@@ -133,16 +132,16 @@ static void misconfigured(const char* error) {
 }
 
 static Expressions expressions() {
-    return {my_name(), home->config.owner, home->config.expressions()};
+    return {my_name(), process->config.owner, process->config.expressions()};
 }
 
 // Begins to evaluate expressions. Returns false, and stops the relay, if they cannot be.
 static bool begin_evaluating(Expressions& evaluation) {
     const char* trouble = evaluation.begin();
-    home->expressions_fail = trouble != nullptr;
+    process->expressions_fail = trouble != nullptr;
     if (trouble == nullptr)
         return true;
-    home->relay.stop();
+    process->relay.stop();
     misconfigured(trouble);
     make_wait_set();
     return false;
@@ -169,7 +168,7 @@ static void start_over() {
 
 // A function or right that was missing may be there by now, and nobody tells the relay.
 static bool expressions_work_again() {
-    if (!home->expressions_fail)
+    if (!process->expressions_fail)
         return false;
     begin_work("checking expressions");
     Expressions evaluation = expressions();
@@ -179,12 +178,92 @@ static bool expressions_work_again() {
     return work;
 }
 
-// Applies decisions of operators: the position of the cursor, whether the destination is paused,
-// which keys are held.
-static void follow_operators(const CursorState& state) {
-    home->relay.follow_operator(state.paused);
-    home->relay.follow_resumes(state.resumed);
-    load_held_keys(my_name(), home->relay.pipeline());
+// Carries the call that `make` makes, whose answer is then in `process`. Needs a transaction, which
+// should commit before the relay gets the answer.
+template <class Make>
+static void run(const Make& make) {
+    run_core([&make] {
+        process->call = make();
+        process->copied = std::make_unique<sql::CopiedRows>();
+    });
+    run_call(process->call, *process->copied);
+    run_core([] { process->answer = sql::Rows(std::move(process->copied)); });
+}
+
+template <class Make>
+static calls::Outcome carry(const Make& make) {
+    run(make);
+    calls::Outcome outcome{};
+    run_core([&outcome]() -> std::optional<Error> {
+        const auto known = calls::outcome_of(process->answer);
+        if (!known)
+            return Error{ErrorKind::internal, "unexpected outcome", process->call.text};
+        outcome = *known;
+        return std::nullopt;
+    });
+    return outcome;
+}
+
+// Asks for decisions of operators: whether the destination is paused, which keys are held.
+static bool ask_operators() {
+    return carry([] { return calls::follow(process->held); }) == calls::Outcome::ok;
+}
+
+static void follow_operators() {
+    run_core([] {
+        process->home.followed(calls::begun_of(process->answer));
+        process->relay.follow_operator(process->home.paused());
+    });
+}
+
+// Locks the tables that a transaction is going to write, before it reads them. DDL locks a table before
+// its indexes, and would deadlock with a transaction that reads an index and locks the table for
+// writing later.
+static void lock_tables() {
+    const Oid schema = get_namespace_oid("outbox", false);
+    for (const char* name : {"cursor", "delivery"})
+        LockRelationOid(get_relname_relid(name, schema), RowExclusiveLock);
+}
+
+// Locks the cursor until the transaction ends, also if it must wait for an operator. Returns false
+// if the cursor is not ours any more.
+static bool wait_for_cursor() {
+    return carry([] { return calls::wait(process->held); }) == calls::Outcome::ok;
+}
+
+// Takes the destination, so that an earlier relay can save no more. Returns false if the destination
+// is gone, or if another session is creating cursors now: try again.
+static bool take(Oid server) {
+    if (OidIsValid(server))  // keeps its name
+        LockDatabaseObject(ForeignServerRelationId, server, 0, AccessShareLock);
+    run([server] { return calls::take_inside(server); });
+    bool is_taken = false;
+    run_core([&is_taken] {
+        auto taken = calls::taken_of(process->answer);
+        is_taken = taken.has_value();
+        if (!is_taken)
+            return;
+        process->held = {.number = taken->cursor.number,
+                         .lease = taken->lease,
+                         .only_ascii = GetDatabaseEncoding() != PG_UTF8};
+        process->relay.cursor() = std::move(taken->cursor);
+    });
+    return is_taken;
+}
+
+// Needs the lock of the cursor. Starts over from it; an operator may have moved it.
+static void begin() {
+    const calls::Evaluation none;  // start_over() looks whether expressions can be evaluated
+    if (carry([none] { return calls::begin(process->held, process->relay.cursor(), none); }) !=
+        calls::Outcome::ok)
+        elog(ERROR, "the cursor is not there any more");
+    start_over();
+    if (!process->relay.started())
+        return;
+    run_core([] {
+        process->home.begun(calls::begun_of(process->answer));
+        process->relay.follow_operator(process->home.paused());
+    });
 }
 
 // Reads the configuration, and starts over if it or the cursor changed. Ends the process if the
@@ -192,34 +271,29 @@ static void follow_operators(const CursorState& state) {
 static void configure() {
     begin_work_on_changes("reading the configuration");
     const Oid server = shared->slots[my_slot].object;
-    const bool exists = load_config(server, home->new_config) && lock_extension("pg_outbox");
+    const bool exists = load_config(server, process->new_config) && lock_extension("pg_outbox");
     if (!exists) {
         end_work();
         proc_exit(0);
     }
-    set_my_name(home->new_config.name.c_str());
-    may_catch_cancellation = home->new_config.expressions().any();
-    home->relay.set_intervals({.poll_min = milliseconds(settings::poll_min),
-                               .poll_max = milliseconds(settings::poll_max),
-                               .save = milliseconds(settings::cursor_flush_interval)});
+    set_my_name(process->new_config.name.c_str());
+    may_catch_cancellation = process->new_config.expressions().any();
+    process->relay.set_intervals({.poll_min = milliseconds(settings::poll_min),
+                                  .poll_max = milliseconds(settings::poll_max),
+                                  .save = milliseconds(settings::cursor_flush_interval)});
 
     lock_tables();
     SPI_connect();
-    bool starts_over = !home->relay.started() || !(home->new_config == home->config);
-    if (!look_at_cursor().ours || (starts_over && !wait_for_cursor())) {
-        if (!take_cursor(server, home->relay.cursor())) {
+    bool starts_over = !process->relay.started() || !(process->new_config == process->config);
+    if (!ask_operators() || (starts_over && !wait_for_cursor())) {
+        if (!take(server)) {
             end_sql_work();
             proc_exit(0);
         }
         starts_over = true;
     }
-    home->cursor_lost = false;
-    if (starts_over) {
-        begin_deliveries(my_name(), home->relay.cursor(), home->recorded);
-        start_over();
-    }
-    if (home->relay.started())
-        follow_operators(look_at_cursor());
+    process->cursor_lost = false;
+    starts_over ? begin() : follow_operators();
     end_sql_work();
 }
 
@@ -229,7 +303,7 @@ static void configure() {
 
 static void open_window(int64 count) {
     const bool several = count > 1;
-    run_core([several] { home->relay.window_found(home->look, several); });
+    run_core([several] { process->relay.window_found(process->look, several); });
     // The relay looks again after Relay::gather_time in any case. So the next commit need not wake
     // it, which both would pay for.
     if (several)
@@ -239,10 +313,10 @@ static void open_window(int64 count) {
 
 // Needs a transaction. Returns whether there is a window to read.
 static bool look_for_window() {
-    Relay& relay = home->relay;
-    const bool shares = !home->shards_arrive && !home->config.expressions().any();
+    Relay& relay = process->relay;
+    const bool shares = !process->shards_arrive && !process->config.expressions().any();
     const int64 count =
-        scan_window(reader, relay.frontier(), relay.settled_before(), shares, home->look);
+        scan_window(reader, relay.frontier(), relay.settled_before(), shares, process->look);
     if (count < 0) {  // DROP EXTENSION; the keeper will leave too
         end_work();
         proc_exit(0);
@@ -255,13 +329,13 @@ static bool look_for_window() {
 
 // Needs a transaction that has taken the snapshot for the next window.
 static bool waits_for_shards() {
-    home->shards_arrive = any_shard_arrives();
-    if (!home->shards_arrive)
+    process->shards_arrive = any_shard_arrives();
+    if (!process->shards_arrive)
         return false;
     SPI_connect();
     const bool waits = shards_hold(my_name());
-    if (!waits)  // keys may have taken the place of the destination
-        load_held_keys(my_name(), home->relay.pipeline());
+    if (!waits && ask_operators())  // keys may have taken the place of the destination
+        follow_operators();
     SPI_finish();
     return waits;
 }
@@ -271,29 +345,30 @@ static void block_read(ReadResult result) {
     if (end_of_window)
         forget_window();
     run_core(
-        [end_of_window] { home->relay.block_read(end_of_window, last_position_read(reader)); });
+        [end_of_window] { process->relay.block_read(end_of_window, last_position_read(reader)); });
 }
 
 // Takes the next window from other relays. Returns false if this relay must read it.
 static bool take_window_from_others() {
-    const int64 count = take_window(reader, home->relay.frontier(), home->look);
+    const int64 count = take_window(reader, process->relay.frontier(), process->look);
     if (count > 0)
         open_window(count);
     if (count == 0)
-        run_core([] { home->relay.nothing_found(home->look); });
+        run_core([] { process->relay.nothing_found(process->look); });
     return count >= 0;
 }
 
 // Takes the next events from other relays. Returns false if this relay must read them.
 static bool take_events_from_others() {
     EventBlock* block = nullptr;
-    run_core([&block] { block = &home->relay.block(); });
+    run_core([&block] { block = &process->relay.block(); });
     ReadResult result;
-    switch (take_events(reader, home->destination.topics, home->recorded, *block, result)) {
+    switch (take_events(reader, process->destination.topics, process->home.recorded(), *block,
+                        result)) {
         case Others::have_not_read:
             return false;
         case Others::are_reading:
-            home->relay.reading_failed(milliseconds(milliseconds_others_read));
+            process->relay.reading_failed(milliseconds(milliseconds_others_read));
             return true;
         case Others::have_read:
             block_read(result);
@@ -304,15 +379,15 @@ static bool take_events_from_others() {
 
 // Reads what other relays have read, without a transaction. Returns false if that is not enough.
 static bool read_from_others() {
-    if (home->config.expressions().any())
+    if (process->config.expressions().any())
         return false;
-    if (!home->relay.in_window() && !take_window_from_others())
+    if (!process->relay.in_window() && !take_window_from_others())
         return false;
-    return !home->relay.in_window() || take_events_from_others();
+    return !process->relay.in_window() || take_events_from_others();
 }
 
 static void read() {
-    Relay& relay = home->relay;
+    Relay& relay = process->relay;
     if (!relay.in_window())
         begin_looking();
     if (read_from_others())
@@ -325,19 +400,19 @@ static void read() {
     }
     if (!relay.in_window() && !look_for_window()) {
         end_work();
-        run_core([] { home->relay.nothing_found(home->look); });
+        run_core([] { process->relay.nothing_found(process->look); });
         return;
     }
     EventBlock* block = nullptr;
-    run_core([&block] { block = &home->relay.block(); });
+    run_core([&block] { block = &process->relay.block(); });
     Expressions evaluation = expressions();
     if (evaluation.any() && !begin_evaluating(evaluation)) {
         end_work();
         return;
     }
     const ReadResult result =
-        read_events(reader, relay.cursor().number, home->destination.topics, home->recorded,
-                    evaluation.any() ? &evaluation : nullptr, *block);
+        read_events(reader, relay.cursor().number, process->destination.topics,
+                    process->home.recorded(), evaluation.any() ? &evaluation : nullptr, *block);
     evaluation.end();
     end_work();
     if (result == ReadResult::log_is_gone)
@@ -349,176 +424,91 @@ static void read() {
 // Writing
 // ---------------------------------------------------------------------------------------------
 
-// Begins a transaction and locks the cursor. Returns false, with no transaction open, if the lock
-// is not free.
-static bool begin_settling(const char* activity) {
-    if (!begin_sql_work(activity, "pg_outbox"))
-        proc_exit(0);
-    lock_tables();
-    if (lock_cursor())
-        return true;
-    home->cursor_lost = !look_at_cursor().ours;
-    end_sql_work();
-    home->relay.cursor_is_busy();
-    return false;
-}
-
-static void save() {
-    if (!begin_settling("saving the cursor"))
-        return;
-    Relay& relay = home->relay;
-    // The receipt of an event must be there before the cursor passes the event.
-    save_receipts(my_name(), relay.pipeline().receipts());
-    if (relay.may_save_cursor()) {
-        save_cursor(relay.cursor(), relay.stats(), relay.outage_to_save());
-        forget_transactions(my_name(), relay.passed_transactions());
+static const char* activity_of(Relay::Wish wish) {
+    switch (wish) {
+        case Relay::Wish::recover:
+            return "recovering transactions";
+        case Relay::Wish::take_retries:
+            return "taking retries";
+        case Relay::Wish::pause:
+            return "pausing the destination";
+        case Relay::Wish::note:
+            return "noting a transaction";
+        case Relay::Wish::consult:
+            return "looking after endpoints";
+        case Relay::Wish::record:
+            return "recording events in trouble";
+        case Relay::Wish::save:
+        case Relay::Wish::read:
+        case Relay::Wish::wait:
+            break;
     }
-    end_sql_work();
-    tell_keeper_of_progress();
-    if (relay.saved())
-        XLogFlush(XactLastCommitEnd);
+    return "saving the cursor";
 }
 
-static void warn_of_duplicates(const Recovered& found) {
-    if (found.doubtful > 0)
-        ereport(WARNING,
-                (errmsg("destination \"%s\" does not know any more whether it has %lld events",
-                        NameForLog(my_name()).text, static_cast<long long>(found.doubtful)),
-                 errdetail("They are delivered from the database's cursor on, and some may arrive "
-                           "twice."),
-                 errhint("The offsets of the group \"pg_outbox.%s\" are gone: they expired, or "
-                         "were deleted.",
-                         line_from_outside(home->destination.identity))));
-    if (found.unknown > 0)
-        ereport(WARNING,
-                (errmsg("destination \"%s\" has %lld transactions that this database does not know "
-                        "of",
-                        NameForLog(my_name()).text, static_cast<long long>(found.unknown)),
-                 errdetail("The database has lost commits, as by a failover or a restored backup. "
-                           "Events of these transactions may arrive twice."),
-                 errhint("Synchronous replication prevents this for failovers.")));
-}
-
-// Takes over from an earlier relay. Events that it has delivered are not sent again.
-static void recover() {
-    if (!begin_settling("recovering transactions"))
+static void tell_notices() {
+    if (!process->home.has_notices())
         return;
-    Relay& relay = home->relay;
-    const Recovered found = recover_transactions(my_name(), relay.transactions().committed());
-    begin_deliveries(my_name(), relay.cursor(), home->recorded);
-    add_delivered_positions(my_name(), home->recorded);
-    load_held_keys(my_name(), relay.pipeline());
-    warn_of_duplicates(found);
-    end_sql_work();
-    run_core([] { home->relay.recovered(); });
+    run_core([] { process->notices = process->home.take_notices(); });
+    for (const Notice& notice : process->notices) {
+        char* text = line_from_outside(notice.text);
+        char* detail = line_from_outside(notice.detail);
+        char* hint = line_from_outside(notice.hint);
+        ereport(notice.is_warning ? WARNING : LOG,
+                (errmsg("destination \"%s\" %s", NameForLog(my_name()).text, text),
+                 *detail != '\0' ? errdetail("%s", detail) : 0,
+                 *hint != '\0' ? errhint("%s", hint) : 0));
+        pfree(text);
+        pfree(detail);
+        pfree(hint);
+    }
 }
 
-// The destination has said that it is gone.
-static void pause() {
-    if (!begin_settling("pausing the destination"))
-        return;
-    char* why = line_from_outside(home->relay.pipeline().gone());
-    ereport(LOG, (errmsg("destination \"%s\" is gone, and is paused: %s",
-                         NameForLog(my_name()).text, why),
-                  errhint("outbox.resume() continues.")));
-    pause_destination(my_name(), home->relay.pipeline().gone());
-    end_sql_work();
-    home->relay.paused();
+// The function that is called evaluates expressions, and makes texts readable.
+static calls::Evaluation evaluation_of_calls() {
+    return {.any = process->config.expressions().any() || GetDatabaseEncoding() != PG_UTF8};
 }
 
-// The row must be on disk before the destination commits, also on the disks of synchronous standbys.
-static void note() {
-    if (!begin_settling("noting a transaction"))
-        return;
-    note_transaction(my_name(), *home->relay.transactions().to_note());
-    SetConfigOption("synchronous_commit", "on", PGC_USERSET, PGC_S_OVERRIDE);
-    end_sql_work();
-    SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
-    run_core([] { home->relay.noted(); });
-}
-
-// The question of the sink is answered only by a commit.
-static void consult() {
-    if (!begin_settling("looking after endpoints"))
-        return;
-    run_core([] { home->question = home->relay.question(); });
-    ask_endpoints(my_name(), home->question, home->answer);
-    end_sql_work();
-    run_core([] { home->relay.consulted(home->answer.take()); });
-}
-
-static void record() {
-    if (!begin_settling("recording events in trouble"))
-        return;
-    record_events(my_name(), home->relay.pipeline());
-    if (home->relay.has_transactions())
-        settle_retries(my_name(), home->relay.passed_transactions(),
-                       home->relay.transactions().committed());
-    const Micros due = next_retry(my_name(), home->clock);
-    end_sql_work();
-    run_core([due] { home->relay.recorded(due); });
-}
-
-static void take_retries() {
-    if (!begin_settling("taking retries"))
-        return;
+// Makes the call of a wish, in a transaction of its own. Its function locks the cursor, but waits
+// for no operator.
+static void write(Relay::Wish wish) {
+    if (!begin_sql_work(activity_of(wish), "pg_outbox"))
+        proc_exit(0);
     Expressions evaluation = expressions();
-    if (evaluation.any() && !can_evaluate(evaluation)) {
+    if (wish == Relay::Wish::take_retries && evaluation.any() && !can_evaluate(evaluation)) {
         end_sql_work();
         return;
     }
-    Relay& relay = home->relay;
-    if (relay.hurries())
-        relay.hurried(hurry_retries(my_name(), hurried_at_once) < hurried_at_once);
-    const std::size_t count =
-        load_retries(my_name(), evaluation.any() ? &evaluation : nullptr, relay.pipeline());
-    const Micros due = next_retry(my_name(), home->clock);
+    const calls::Outcome outcome =
+        carry([wish] { return process->home.call(wish, process->held, evaluation_of_calls()); });
     end_sql_work();
-    relay.retries_taken(count, due);
+    if (outcome != calls::Outcome::ok) {
+        process->cursor_lost = outcome == calls::Outcome::lost;
+        process->home.busy(wish);
+        return;
+    }
+    run_core([wish] { return process->home.answered(wish, std::move(process->answer)); });
+    tell_notices();
 }
 
 // ---------------------------------------------------------------------------------------------
 // State and statistics
 // ---------------------------------------------------------------------------------------------
 
-static void log_condition(Condition::Kind kind) {
-    const uint64 changes = home->relay.condition_log().changes();
-    const uint64 attempts = my_stats().failures - home->failed_attempts_logged;
-    home->failed_attempts_logged = my_stats().failures;
-    const NameForLog cleaned(my_name());
-    const char* const name = cleaned.text;
-    char* why = line_from_outside(home->relay.reason());
-    if (kind == Condition::Kind::partly)  // perhaps without a failed attempt
-        set_my_error(why);
-    ereport(LOG, (kind == Condition::Kind::works ? errmsg("destination \"%s\" works again", name)
-                  : kind == Condition::Kind::throttled
-                      ? errmsg("destination \"%s\" asks for fewer requests: %s", name, why)
-                  : kind == Condition::Kind::partly
-                      ? errmsg("destination \"%s\" failed in part: %s", name, why)
-                      : errmsg("destination \"%s\" failed: %s", name, why),
-                  errdetail("Attempts that failed since the last line: %llu; changes: %llu.",
-                            static_cast<unsigned long long>(attempts),
-                            static_cast<unsigned long long>(changes))));
-    pfree(why);
-}
-
-static void show_failures(Condition::Kind kind) {
-    const std::uint64_t failed_attempts = my_stats().failures;
-    if (failed_attempts != home->failed_attempts_shown) {
-        char* error = line_from_outside(home->relay.reason());
+static void show_failures() {
+    bool is_new = false;
+    run_core([&is_new] { is_new = process->home.look_at_condition(); });
+    if (is_new) {
+        char* error = line_from_outside(process->relay.reason());
         set_my_error(error);
         pfree(error);
     }
-    home->failed_attempts_shown = failed_attempts;
-    bool line_is_due = false;
-    run_core([&line_is_due] { line_is_due = home->relay.line_is_due(); });
-    if (line_is_due)
-        log_condition(kind);
+    tell_notices();
 }
 
 static void log_library_lines() {
-    for (const std::string& line : home->report.lines) {
-        if (!home->library_lines.take(home->clock.now()))
+    for (const std::string& line : process->report.lines) {
+        if (!process->library_lines.take(process->clock.now()))
             continue;
         char* text = line_from_outside(line);
         ereport(LOG, (errmsg("destination \"%s\": client library: %s", NameForLog(my_name()).text,
@@ -529,11 +519,11 @@ static void log_library_lines() {
 
 static void show_report() {
     bool there_is_one = false;
-    run_core([&there_is_one] { there_is_one = home->relay.pipeline().report(home->report); });
+    run_core([&there_is_one] { there_is_one = process->relay.pipeline().report(process->report); });
     log_library_lines();
     if (!there_is_one)
         return;
-    const SinkReport& report = home->report;
+    const SinkReport& report = process->report;
     WorkerSlot& slot = shared->slots[my_slot];
     slot.round_trip_p50.store(report.round_trip_p50, std::memory_order_relaxed);
     slot.round_trip_p99.store(report.round_trip_p99, std::memory_order_relaxed);
@@ -543,7 +533,7 @@ static void show_report() {
 }
 
 static void show_progress() {
-    const Relay& relay = home->relay;
+    const Relay& relay = process->relay;
     const Pipeline& pipeline = relay.pipeline();
     WorkerSlot& slot = shared->slots[my_slot];
     slot.unsettled.store(pipeline.unsettled(), std::memory_order_relaxed);
@@ -556,7 +546,7 @@ static void show_progress() {
     slot.request_limit.store(pipeline.request_limit(), std::memory_order_relaxed);
     show_report();
     const Condition::Kind kind = relay.condition();
-    show_failures(kind);  // before the state, so that readers find its reason
+    show_failures();  // before the state, so that readers find its reason
     slot.failing_since.store(relay.failing_since(), std::memory_order_relaxed);
     slot.next_attempt.store(relay.next_attempt(), std::memory_order_relaxed);
     set_my_state(pipeline.paused()                    ? WorkerState::paused
@@ -593,7 +583,7 @@ static void tell_to_leave(SIGNAL_ARGS) {
     pqsignal(SIGTERM, SIG_IGN);
     QueryCancelPending = false;
     ProcDiePending = false;
-    const Relay& relay = home->relay;
+    const Relay& relay = process->relay;
     const bool records = relay.started() && relay.has_records();
     const bool saves = relay.started() && relay.must_save_to_leave();
     if (records || saves) {
@@ -601,9 +591,9 @@ static void tell_to_leave(SIGNAL_ARGS) {
         const TimeoutId too_late = RegisterTimeout(USER_TIMEOUT, [] { die(SIGTERM); });
         enable_timeout_after(too_late, milliseconds_to_leave);
         if (records)
-            record();
+            write(Relay::Wish::record);
         if (saves)
-            save();
+            write(Relay::Wish::save);
     }
     proc_exit(0);
 }
@@ -611,14 +601,14 @@ static void tell_to_leave(SIGNAL_ARGS) {
 static long timeout_until(Micros due) {
     if (due == never)
         return -1;
-    const Micros left = due - home->clock.now();
+    const Micros left = due - process->clock.now();
     return left <= 0 ? 0 : static_cast<long>((left + 999) / 1000);
 }
 
 static void wait_for_something() {
-    const Pipeline& pipeline = home->relay.pipeline();
+    const Pipeline& pipeline = process->relay.pipeline();
     const Micros due =
-        reload_is_due() || home->cursor_lost ? 0 : home->relay.deadline(work_is_due());
+        reload_is_due() || process->cursor_lost ? 0 : process->relay.deadline(work_is_due());
     WaitEvent events[3];
     const int count =
         WaitEventSetWait(wait_set, timeout_until(due), events, lengthof(events),
@@ -635,41 +625,21 @@ static void turn() {
     Relay::Wish wish = Relay::Wish::wait;
     do {
         const bool committed = work_is_due();
-        run_core([&wish, committed] { wish = home->relay.next(committed); });
-        switch (wish) {
-            case Relay::Wish::recover:
-                recover();
-                break;
-            case Relay::Wish::read:
-                read();
-                break;
-            case Relay::Wish::take_retries:
-                take_retries();
-                break;
-            case Relay::Wish::pause:
-                pause();
-                break;
-            case Relay::Wish::note:
-                note();
-                break;
-            case Relay::Wish::consult:
-                consult();
-                break;
-            case Relay::Wish::record:
-                record();
-                break;
-            case Relay::Wish::save:
-                save();
-                break;
-            case Relay::Wish::wait:
-                break;
-        }
-    } while (wish != Relay::Wish::wait && home->relay.started());
+        run_core([&wish, committed] { wish = process->relay.next(committed); });
+        if (wish == Relay::Wish::read)
+            read();
+        else if (wish != Relay::Wish::wait)
+            write(wish);
+    } while (wish != Relay::Wish::wait && process->relay.started());
 }
 
 static void start() {
     reader = create_log_reader();
-    run_core([] { home = new Home(my_stats()); });
+    Uuid token;  // of retries in flight
+    if (!pg_strong_random(token.data(), token.size()))
+        elog(ERROR, "could not generate random values");
+    run_core([&token] { process = new Process(my_stats(), token); });
+    prepare_calls();
     SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
 }
 
@@ -677,15 +647,15 @@ static void run() {
     configure();
     while (!told_to_leave) {
         const bool reloaded = handle_signals();
-        if (reload_requested() || reloaded || home->cursor_lost || expressions_work_again())
+        if (reload_requested() || reloaded || process->cursor_lost || expressions_work_again())
             configure();
-        if (!home->relay.started()) {
-            wait_for_latch(home->expressions_fail ? milliseconds_to_look_again : -1,
+        if (!process->relay.started()) {
+            wait_for_latch(process->expressions_fail ? milliseconds_to_look_again : -1,
                            "OutboxRelayMisconfigured");
             continue;
         }
         turn();
-        if (!home->relay.started())
+        if (!process->relay.started())
             continue;
         show_progress();
         if (left_by_force())

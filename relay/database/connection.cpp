@@ -3,7 +3,9 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "core/libpq_error.hpp"
 #include "core/text.hpp"
@@ -12,6 +14,33 @@ namespace outbox::relay {
 
 static constexpr Micros shortest_pause = milliseconds(100);
 static constexpr Micros max_pause = seconds(5);
+
+namespace {
+
+class LibpqRows final : public sql::RowSource {
+  public:
+    explicit LibpqRows(PGresult* result) : result_(result) {}
+    LibpqRows(const LibpqRows&) = delete;
+    LibpqRows& operator=(const LibpqRows&) = delete;
+    ~LibpqRows() override { PQclear(result_); }
+
+    int size() const noexcept override { return PQntuples(result_); }
+    int column(const char* name) const noexcept override { return PQfnumber(result_, name); }
+    Oid type_of(int column) const noexcept override { return PQftype(result_, column); }
+    bool is_null(int row, int column) const noexcept override {
+        return PQgetisnull(result_, row, column) == 1;
+    }
+    std::string_view bytes(int row, int column) const noexcept override {
+        return {PQgetvalue(result_, row, column),
+                static_cast<std::size_t>(PQgetlength(result_, row, column))};
+    }
+    std::size_t memory() const noexcept override { return PQresultMemorySize(result_); }
+
+  private:
+    PGresult* result_;
+};
+
+}  // namespace
 
 Connection::Connection(Owner& owner, Poller& poller, const Clock& clock, ConnectionCounts& counts,
                        const ConnectionParameters& parameters, std::uint64_t seed)
@@ -143,7 +172,7 @@ void Connection::run(Statement statement) {
     answer_ = {.ok = true};
     received_before_ = libpq_.socket->received();
     state_ = State::busy;
-    deadline_ = clock_.now() + statement_->time_limit;
+    deadline_ = clock_.now() + statement_->call.time_limit;
     counts_.statements++;
     if (send())
         flush();
@@ -151,24 +180,38 @@ void Connection::run(Statement statement) {
         could_not_send();
 }
 
+// Returns false if libpq refuses; its error message says why.
+static bool send_query(PGconn* connection, const char* text, const Parameters& parameters) {
+    const std::size_t count = parameters.size();
+    std::vector<const char*> values(count);
+    std::vector<int> lengths(count);
+    const std::vector<int> formats(count, 1);
+    for (std::size_t i = 0; i < count; i++) {
+        values[i] = parameters.is_null(i) ? nullptr : parameters.bytes(i).data();
+        lengths[i] = static_cast<int>(parameters.bytes(i).size());
+    }
+    return PQsendQueryParams(connection, text, static_cast<int>(count), parameters.types(),
+                             values.data(), lengths.data(), formats.data(), 1) == 1;
+}
+
 // All statements of a pipeline are one transaction, and the settings belong to it. So they work through
 // poolers. Whether a transaction is read-only can be changed only before its first query.
 bool Connection::send() {
-    const bool has_limit = statement_->server_time_limit != 0;
+    PGconn* const connection = libpq_.connection;
+    const Call& call = statement_->call;
+    const bool has_limit = call.server_time_limit != 0;
     if (libpq_.keeps_session && !has_limit)
-        return statement_->parameters.send(libpq_.connection, statement_->text);
-    const Parameters none;
+        return send_query(connection, call.text, call.parameters);
     Parameters limit;
-    limit.text(std::to_string(statement_->server_time_limit / 1000));
-    return PQenterPipelineMode(libpq_.connection) == 1 &&
+    limit.text(std::to_string(call.server_time_limit / 1000));
+    return PQenterPipelineMode(connection) == 1 &&
            (libpq_.keeps_session ||
-            (none.send(libpq_.connection, "SET transaction_read_only = off") &&
-             none.send(libpq_.connection, settings_.c_str()))) &&
+            (send_query(connection, "SET transaction_read_only = off", {}) &&
+             send_query(connection, settings_.c_str(), {}))) &&
            (!has_limit ||
-            limit.send(libpq_.connection,
-                       "SELECT pg_catalog.set_config('statement_timeout', $1, true)")) &&
-           statement_->parameters.send(libpq_.connection, statement_->text) &&
-           PQpipelineSync(libpq_.connection) == 1;
+            send_query(connection, "SELECT pg_catalog.set_config('statement_timeout', $1, true)",
+                       limit)) &&
+           send_query(connection, call.text, call.parameters) && PQpipelineSync(connection) == 1;
 }
 
 bool Connection::is_pipelined() const noexcept {
@@ -213,7 +256,7 @@ void Connection::receive() {
     if (!socket.has_input())
         socket.pull();
     if (socket.received() - received_before_ >
-        (statement_ ? statement_->max_answer : Statement::usual_answer)) {
+        (statement_ ? statement_->call.max_answer : Call::usual_answer)) {
         fail("the answer of the database is too long");
         return;
     }
@@ -249,7 +292,7 @@ void Connection::receive() {
 // Returns false if the connection was closed: libpq has found that the answer breaks the protocol, or
 // would wait for data of a COPY.
 bool Connection::take_result(PGresult* result) {
-    Rows rows(result);
+    Rows rows(std::make_unique<LibpqRows>(result));
     const ExecStatusType status = PQresultStatus(result);
     if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) {
         answer_.rows = std::move(rows);

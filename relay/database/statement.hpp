@@ -1,16 +1,22 @@
 // A statement that is to be run, and its answer.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 
-#include "core/clock.hpp"
-#include "relay/database/parameters.hpp"
-#include "relay/database/rows.hpp"
+#include "core/sql/call.hpp"
+#include "core/sql/event_rows.hpp"
+#include "core/sql/rows.hpp"
 
 namespace outbox::relay {
+
+using sql::Call;
+using sql::EventRows;
+using sql::Parameters;
+using sql::Place;
+using sql::Rows;
+namespace type = sql::type;
 
 inline constexpr std::string_view query_canceled = "57014";
 
@@ -26,18 +32,7 @@ struct Answer {
 };
 
 struct Statement {
-    static constexpr std::uint64_t usual_answer = 64 * 1024 * 1024;
-    // Room for one event of any size.
-    static constexpr std::uint64_t long_answer = 1200ULL * 1024 * 1024;
-
-    const char* text = "";
-    Parameters parameters{};
-    // A connection that takes longer is given up.
-    Micros time_limit = seconds(30);
-    // After this the server cancels the statement; 0 if it does not.
-    Micros server_time_limit = 0;
-    // An answer with more bytes than this is not read to its end, and the connection is given up.
-    std::uint64_t max_answer = usual_answer;
+    sql::Call call{};
     // Called once, unless everything ends before. Must not be called after the owner is gone: an
     // owner outlives its statements.
     std::function<void(Answer)> done{};

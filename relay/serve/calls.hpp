@@ -1,5 +1,5 @@
-// Statements of the relay and their answers: the functions of sql/pg_outbox/relay.sql.
-// answers.
+// Calls that only a relay outside the server makes, and their answers: functions of
+// sql/pg_outbox/relay.sql. core/relay/calls.hpp has those that all relays make.
 //
 // Functions that read an answer return std::nullopt if it does not have the expected form, as from
 // another version of pg_outbox.
@@ -11,26 +11,23 @@
 #include <string>
 #include <vector>
 
-#include "core/endpoints.hpp"
-#include "core/pipeline/pipeline.hpp"
-#include "core/relay/relay.hpp"
+#include "core/relay/calls.hpp"
 #include "relay/configure/destinations.hpp"
 #include "relay/database/statement.hpp"
 
 namespace outbox::relay::calls {
 
-enum class Outcome { ok, busy, lost };
-std::optional<Outcome> outcome_of(const Rows& rows);
+using namespace outbox::calls;
 
 // -------------------------------------------------------------------------------------------------
 // The database
 // -------------------------------------------------------------------------------------------------
 
 // The id of the server process, and what makes the role of the session powerful, or NULL.
-Statement who_am_i();
-Statement listen();
-Statement settings();
-Statement destinations();
+Call who_am_i();
+Call listen();
+Call settings();
+Call destinations();
 
 struct Setting {
     std::string name;
@@ -59,7 +56,7 @@ struct Beat {
     bool rest = false;
     std::string identity{};
 };
-Statement beat(const Beat& beat);
+Call beat(const Beat& beat);
 
 struct BeatAnswer {
     std::string configuration;
@@ -81,7 +78,7 @@ struct Probe {
     std::vector<std::string> patterns{};
     std::vector<std::int32_t> pattern_of{};
 };
-Statement probe(const Probe& probe);
+Call probe(const Probe& probe);
 
 // Answer about the window since one of the frontiers.
 struct Probed {
@@ -93,59 +90,25 @@ struct Probed {
 };
 std::vector<Probed> probed_of(const Rows& rows);
 
-Statement wake(const Uuid& id);
-Statement release_destination_lock(std::int32_t number);
-Statement report(const Uuid& id, std::string_view figures);
-Statement maintain();
-Statement leave(const Uuid& id);
+Call wake(const Uuid& id);
+Call release_destination_lock(std::int32_t number);
+Call report(const Uuid& id, std::string_view figures);
+Call maintain();
+Call leave(const Uuid& id);
 
 // -------------------------------------------------------------------------------------------------
 // A destination
 // -------------------------------------------------------------------------------------------------
 
-// A destination that this process serves, and the token under which it writes.
-struct Held {
-    std::int32_t number = 0;
-    std::int64_t lease = 0;
-};
-
-Statement take(const Uuid& id, std::int32_t number, bool direct);
-struct Taken {
-    std::int64_t lease = 0;
-    Cursor cursor{};
-};
-// Returns std::nullopt if the destination was not free.
-std::optional<Taken> taken_of(const Rows& rows, std::int32_t number);
-
-// How the expressions of a destination are evaluated. Without a limit it has no expressions, and all
-// texts of its events can be read.
-struct Evaluation {
-    Micros time_limit = 0;  // for a statement
-
-    bool any() const noexcept { return time_limit > 0; }
-};
-
-Statement begin(const Held& held, const Cursor& cursor, const Evaluation& evaluation);
-Statement follow(const Held& held);
-// Answer to begin(), follow() and recover(). Members that a call does not return are empty.
-struct Begun {
-    std::vector<std::int64_t> recorded;
-    std::vector<std::string> held_keys;
-    bool paused = false;
-    std::int64_t resumed = 0;  // as Cursor::resumed
-    std::string trouble;       // why the expressions cannot be evaluated; empty if they can
-    std::int64_t doubtful = 0;
-    std::int64_t unknown = 0;
-};
-Begun begun_of(const Rows& rows);
+Call take(const Uuid& id, std::int32_t number, bool direct);
 
 // The part of the log that is looked through.
 struct Range {
     Snapshot from;
     Settled settled;
 };
-Statement look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
-               std::int32_t max_events, const Evaluation& evaluation);
+Call look(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
+          std::int32_t max_events, const Evaluation& evaluation);
 struct Found {
     bool held = false;  // the destination has to wait before it may read on
     Snapshot end;
@@ -155,44 +118,11 @@ struct Found {
 // Reads the first row.
 std::optional<Found> found_of(const Rows& rows);
 
-Statement entries(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
-                  const Snapshot& end, std::int64_t after, std::int32_t max_entries);
+Call entries(std::int32_t number, const std::vector<std::string>& patterns, const Range& range,
+             const Snapshot& end, std::int64_t after, std::int32_t max_entries);
 // Fails with `rewritten` if an event of these positions has another place by now, or none.
 inline constexpr std::string_view rewritten = "55000";
-Statement rows(std::int32_t number, std::int32_t segment, std::span<const Place> places,
-               const std::vector<std::int64_t>& positions, const Evaluation& evaluation);
-
-Statement pause(const Held& held, const std::string& why);
-Statement save(const Held& held, const Relay& relay);
-Statement record(const Held& held, const Uuid& token, Relay& relay);
-struct Recorded {
-    struct Refusal {
-        std::int64_t position = 0;
-        std::int32_t attempts = 0;
-        bool dead = false;
-    };
-    std::vector<std::string> freed_keys;
-    std::vector<Refusal> refusals;
-    Micros next_retry = never;  // from now
-};
-Recorded recorded_of(const Rows& rows);
-
-// Retries taken at a time.
-inline constexpr std::int32_t max_retries = 256;
-Statement retries(const Held& held, const Uuid& token, std::int32_t hurry, std::int32_t at_most,
-                  const Evaluation& evaluation);
-struct Retries {
-    Micros next_retry = never;  // from now
-    std::int64_t hurried = 0;
-    std::vector<std::string> freed_keys;  // by retries that the filter does not select
-};
-Retries retries_of(const Rows& rows);
-
-Statement recover(const Held& held, Relay& relay);
-Statement note(const Held& held, const Transaction& transaction);
-
-// Asks for a sink that serves endpoints.
-Statement consult(const Held& held, std::string_view question);
-std::optional<EndpointAnswer> answer_of(Rows rows);
+Call rows(std::int32_t number, std::int32_t segment, std::span<const Place> places,
+          const std::vector<std::int64_t>& positions, const Evaluation& evaluation);
 
 }  // namespace outbox::relay::calls

@@ -69,9 +69,13 @@ Micros DatabaseHome::control_time_limit() const noexcept {
     return lease_.renewal_time_limit(boot_time(), direct_);
 }
 
-void DatabaseHome::run(Statement statement, void (DatabaseHome::*done)(Answer)) {
-    statement.time_limit = control_time_limit();
-    statement.done = [this, done](Answer answer) { (this->*done)(std::move(answer)); };
+void DatabaseHome::run(Call call, void (DatabaseHome::*done)(Answer)) {
+    run({.call = std::move(call),
+         .done = [this, done](Answer answer) { (this->*done)(std::move(answer)); }});
+}
+
+void DatabaseHome::run(Statement statement) {
+    statement.call.time_limit = control_time_limit();
     control_queue_.push_back(std::move(statement));
     if (control_.state() == Connection::State::idle)
         connection_ready(control_);
@@ -393,12 +397,7 @@ void DatabaseHome::run_take(std::int32_t number, std::function<void(Answer)> don
         done({.error = "no connection to the database"});
         return;
     }
-    Statement statement = calls::take(id_, number, direct_);
-    statement.time_limit = control_time_limit();
-    statement.done = std::move(done);
-    control_queue_.push_back(std::move(statement));
-    if (control_.state() == Connection::State::idle)
-        connection_ready(control_);
+    run({.call = calls::take(id_, number, direct_), .done = std::move(done)});
 }
 
 bool DatabaseHome::may_send() const noexcept {
@@ -554,9 +553,9 @@ void DatabaseHome::probe() {
     if (probe.numbers.empty())
         return;
     probe_under_way_ = true;
-    Statement statement = calls::probe(probe);
-    statement.done = [this](const Answer& answer) { take_probe(answer); };
-    sessions_.run(std::move(statement), SessionPool::Urgency::reads);
+    sessions_.run(
+        {.call = calls::probe(probe), .done = [this](const Answer& answer) { take_probe(answer); }},
+        SessionPool::Urgency::reads);
 }
 
 void DatabaseHome::take_probe(const Answer& answer) {
@@ -605,7 +604,7 @@ void DatabaseHome::report() {
     if (text == reported_)
         return;
     reported_ = text;
-    Statement statement = calls::report(id_, text);
+    Statement statement{.call = calls::report(id_, text)};
     statement.done = [this](Answer answer) {
         if (!answer.ok)
             reported_.clear();
@@ -623,7 +622,7 @@ void DatabaseHome::maintain_soon(Micros pause) {
 void DatabaseHome::maintain() {
     maintain_at_ = never;
     maintaining_ = true;
-    Statement statement = calls::maintain();
+    Statement statement{.call = calls::maintain()};
     statement.done = [this](Answer answer) {
         maintaining_ = false;
         maintained_at_ = process_.clock.now();

@@ -79,7 +79,8 @@ class DatabaseHome final : private DestinationHost, private Connection::Owner {
     void notified(const std::string& payload) override;
 
     // The control connection.
-    void run(Statement statement, void (DatabaseHome::*done)(Answer));
+    void run(Call call, void (DatabaseHome::*done)(Answer));
+    void run(Statement statement);
     Micros control_time_limit() const noexcept;
     void greet();
     void take_who_am_i(Answer answer);

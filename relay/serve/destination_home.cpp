@@ -13,8 +13,6 @@
 
 namespace outbox::relay {
 
-// Rows made due in one statement.
-static constexpr std::int32_t hurried_at_once = 1000;
 // Longest pause between looks at events that are all for other destinations.
 static constexpr Micros max_look_pause = milliseconds(16);
 // Before new options take effect, events in flight may end, so that they are not sent again.
@@ -51,8 +49,8 @@ DestinationHome::DestinationHome(Process process, DestinationHost& host, Session
       pauses_(shortest_failure_pause, max_failure_pause, random_seed()),
       read_pauses_(shortest_failure_pause, max_failure_pause, random_seed()),
       relay_(process.clock, stats_, random_seed()),
-      reader_(*this, sessions, process.memory),
-      token_(random_token()) {}
+      home_(relay_, process.clock, random_token()),
+      reader_(*this, sessions, process.memory) {}
 
 DestinationHome::~DestinationHome() {
     unwatch_sink();
@@ -109,8 +107,8 @@ const Snapshot* DestinationHome::idle_frontier() const noexcept {
 }
 
 bool DestinationHome::is_looking() const noexcept {
-    return state_ == State::serving && !paused_ && ending_ == Ending::none && host_.may_send() &&
-           relay_.pipeline().has_room();
+    return state_ == State::serving && !home_.paused() && ending_ == Ending::none &&
+           host_.may_send() && relay_.pipeline().has_room();
 }
 
 bool DestinationHome::holds_keys() const noexcept {
@@ -150,13 +148,13 @@ void DestinationHome::taken(Answer answer) {
         again_at_ = process_.clock.now() + pauses_.next();
         return;
     }
-    auto taken = calls::taken_of(answer.rows, number());
+    auto taken = calls::taken_of(answer.rows);
     if (!taken) {
         if (had_it)
             host_.has_lost(*this);
         return;
     }
-    held_ = {.number = number(), .lease = taken->lease};
+    held_ = {.number = number(), .lease = taken->lease, .only_ascii = !host_.settings().is_utf8};
     relay_.cursor() = std::move(taken->cursor);
     if (!had_it)
         host_.has_taken(*this);
@@ -167,13 +165,14 @@ void DestinationHome::begin() {
     again_at_ = never;
     state_ = State::beginning;
     under_way_++;
-    Statement statement = calls::begin(*held_, relay_.cursor(), evaluation());
-    statement.done = [this, generation = generation_](Answer answer) {
-        under_way_--;
-        if (generation == generation_)
-            begun(std::move(answer));
-    };
-    sessions_.run(std::move(statement), SessionPool::Urgency::writes);
+    sessions_.run({.call = calls::begin(*held_, relay_.cursor(), evaluation()),
+                   .done =
+                       [this, generation = generation_](Answer answer) {
+                           under_way_--;
+                           if (generation == generation_)
+                               begun(std::move(answer));
+                       }},
+                  SessionPool::Urgency::writes);
 }
 
 void DestinationHome::begun(Answer answer) {
@@ -202,7 +201,8 @@ calls::Evaluation DestinationHome::evaluation() const noexcept {
         std::any_of(row_.options.begin(), row_.options.end(), [](const Option& option) {
             return option.name == filter_option.name || option.name == payload_option.name;
         });
-    return {any ? host_.settings().expression_timeout + time_beside_expressions : 0};
+    return {.any = any,
+            .time_limit = any ? host_.settings().expression_timeout + time_beside_expressions : 0};
 }
 
 void DestinationHome::start_relay(calls::Begun begun) {
@@ -234,15 +234,14 @@ void DestinationHome::start_relay(calls::Begun begun) {
         traced(std::move(sink.value()), process_.config.tracing, {destination_, process_.clock}),
         limits);
     reader_.start(number(), row_.patterns, evaluation());
-    retries_at_once_ = calls::max_retries;
-    reader_.leave_out(std::move(begun.recorded));
-    relay_.pipeline().hold_keys(std::move(begun.held_keys));
-    paused_ = begun.paused;
-    relay_.follow_operator(paused_);
+    home_.set_identity(destination_.identity);
+    home_.begun(std::move(begun));
+    reader_.leave_out(std::move(home_.recorded()));
+    relay_.follow_operator(home_.paused());
     watch_sink();
     state_ = State::serving;
     committed_ = due_ = true;
-    looked_at_ = look_pause_ = next_retry_ = 0;
+    looked_at_ = look_pause_ = 0;
     pauses_.reset();
     refusals_ = 0;
     process_.log.info(place(), "serves the destination");
@@ -352,7 +351,7 @@ void DestinationHome::turn(Micros now) {
 }
 
 bool DestinationHome::may_send() const noexcept {
-    return !paused_ && ending_ == Ending::none && host_.may_send();
+    return !home_.paused() && ending_ == Ending::none && host_.may_send();
 }
 
 // Runs until the relay wants to wait, or a statement is under way that it must wait for.
@@ -369,18 +368,21 @@ void DestinationHome::serve(Micros now) {
     while (state_ == State::serving) {
         if (follows_) {
             follows_ = false;
-            write(calls::follow(*held_), &DestinationHome::followed);
+            write(calls::follow(*held_), std::nullopt);
             return;
         }
         const Relay::Wish wish = relay_.next(may_look_now(now));
         if (wish == Relay::Wish::wait)
             break;
-        if (!act(wish))
+        if (wish != Relay::Wish::read) {
+            write(wish);
             return;
+        }
+        read();
     }
     if (state_ != State::serving)
         return;
-    log_condition();
+    look_at_condition();
     if (ending_ != Ending::none)
         leave_when_done();
 }
@@ -394,42 +396,6 @@ void DestinationHome::serve_beside_question(Micros now) {
     while (state_ == State::serving &&
            relay_.next_beside_question(may_look_now(now)) == Relay::Wish::read)
         read();
-}
-
-// Returns false if the relay must wait for a statement.
-bool DestinationHome::act(Relay::Wish wish) {
-    switch (wish) {
-        case Relay::Wish::read:
-            read();
-            return true;
-        case Relay::Wish::recover:
-            write(calls::recover(*held_, relay_), &DestinationHome::recovered);
-            return false;
-        case Relay::Wish::take_retries:
-            write(calls::retries(*held_, token_, relay_.hurries() ? hurried_at_once : 0,
-                                 retries_at_once_, evaluation()),
-                  &DestinationHome::took_retries);
-            return false;
-        case Relay::Wish::pause:
-            write(calls::pause(*held_, relay_.pipeline().gone()), &DestinationHome::paused);
-            return false;
-        case Relay::Wish::note:
-            write(calls::note(*held_, *relay_.transactions().to_note()), &DestinationHome::noted);
-            return false;
-        case Relay::Wish::consult:
-            write(calls::consult(*held_, relay_.question()), &DestinationHome::consulted);
-            consults_ = true;
-            return false;
-        case Relay::Wish::record:
-            write(calls::record(*held_, token_, relay_), &DestinationHome::recorded);
-            return false;
-        case Relay::Wish::save:
-            write(calls::save(*held_, relay_), &DestinationHome::saved);
-            return false;
-        case Relay::Wish::wait:
-            break;
-    }
-    return true;
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -535,13 +501,13 @@ void DestinationHome::reading_failed(const Answer& answer) {
         start_over(0);
         return;
     }
-    if (evaluation().any() && answer.sqlstate.starts_with(access_rule_violation)) {
+    if (evaluation().any && answer.sqlstate.starts_with(access_rule_violation)) {
         start_over(read_pauses_.next());  // relay_begin_expressions() says what is wrong
         return;
     }
     looks_ = false;
     committed_ |= !relay_.in_window();
-    const bool takes_less = evaluation().any() && answer.sqlstate == query_canceled;
+    const bool takes_less = evaluation().any && answer.sqlstate == query_canceled;
     relay_.reading_failed(takes_less ? busy_pause : read_pauses_.next());
     due_ = true;
 }
@@ -559,36 +525,42 @@ void DestinationHome::reading_held() {
 // Writing
 // -------------------------------------------------------------------------------------------------
 
-void DestinationHome::write(Statement statement, Taker taker) {
-    writes_ = true;
-    under_way_++;
-    statement.done = [this, taker, generation = generation_](Answer answer) {
-        under_way_--;
-        if (generation == generation_)
-            written(std::move(answer), taker);
-    };
-    sessions_.run(std::move(statement), SessionPool::Urgency::writes);
+void DestinationHome::write(Relay::Wish wish) {
+    write(home_.call(wish, *held_, evaluation()), wish);
+    consults_ = wish == Relay::Wish::consult;
 }
 
-void DestinationHome::written(Answer answer, Taker taker) {
+// Without a wish it is a call to follow operators.
+void DestinationHome::write(calls::Call call, std::optional<Relay::Wish> wish) {
+    writes_ = true;
+    under_way_++;
+    sessions_.run({.call = std::move(call),
+                   .done =
+                       [this, wish, generation = generation_](Answer answer) {
+                           under_way_--;
+                           if (generation == generation_)
+                               written(std::move(answer), wish);
+                       }},
+                  SessionPool::Urgency::writes);
+}
+
+void DestinationHome::written(Answer answer, std::optional<Relay::Wish> wish) {
     writes_ = consults_ = false;
     due_ = true;
     watch_again();
     const auto outcome = answer.ok ? calls::outcome_of(answer.rows) : std::nullopt;
     if (!outcome) {
-        write_failed(answer, taker);
+        write_failed(answer, wish);
         return;
     }
     switch (*outcome) {
         case calls::Outcome::ok:
             pauses_.reset();
             refusals_ = 0;
-            (this->*taker)(std::move(answer.rows));
+            wish ? answered(*wish, std::move(answer.rows)) : followed(answer.rows);
             break;
         case calls::Outcome::busy:
-            if (taker == &DestinationHome::consulted)
-                relay_.consult_failed();
-            relay_.cursor_is_busy();
+            home_.busy(wish.value_or(Relay::Wish::wait));
             break;
         case calls::Outcome::lost:
             start_over(0);
@@ -604,120 +576,35 @@ static bool ends_connection(const std::string& sqlstate) {
 // A statement that the server refused had no effect, so the relay asks for it again. If the
 // connection was lost, its effect is unknown, and a server that crashed may have lost even
 // statements that it had answered.
-void DestinationHome::write_failed(const Answer& answer, Taker taker) {
+void DestinationHome::write_failed(const Answer& answer, std::optional<Relay::Wish> wish) {
     statement_failed(answer, "could not write");
-    if (taker == &DestinationHome::consulted)
-        relay_.consult_failed();
-    if (answer.sqlstate == query_canceled && taker == &DestinationHome::took_retries &&
-        retries_at_once_ > 1) {  // expressions took too long
-        retries_at_once_ = std::max(retries_at_once_ / 16, 1);
+    if (wish && home_.failed(*wish, answer.sqlstate == query_canceled)) {
         relay_.write_later(0);
         return;
     }
     const bool had_no_effect =
         !answer.ok && !answer.connection_lost() && !ends_connection(answer.sqlstate);
-    if (had_no_effect && taker != &DestinationHome::followed && ++refusals_ < max_refusals)
+    if (had_no_effect && wish && ++refusals_ < max_refusals)
         relay_.write_later(pauses_.next());
     else
         start_over(pauses_.next());
 }
 
-void DestinationHome::recovered(Rows rows) {
-    calls::Begun found = calls::begun_of(rows);
-    warn_of_duplicates(found);
-    reader_.leave_out(std::move(found.recorded));
-    relay_.pipeline().hold_keys(std::move(found.held_keys));
-    relay_.recovered();
-}
-
-void DestinationHome::paused(Rows) {
-    process_.log.warning(place(),
-                         "the destination is gone, and is paused: " + relay_.pipeline().gone(), "",
-                         "outbox.resume() continues.");
-    relay_.paused();
-    paused_ = true;
-}
-
-void DestinationHome::noted(Rows) {
-    relay_.noted();
-}
-
-void DestinationHome::consulted(Rows rows) {
-    std::optional<EndpointAnswer> answer = calls::answer_of(std::move(rows));
-    if (answer) {
-        relay_.consulted(std::move(*answer));
-        return;
+void DestinationHome::answered(Relay::Wish wish, Rows rows) {
+    const std::optional<Error> error = home_.answered(wish, std::move(rows));
+    tell_notices();
+    if (error) {
+        statement_failed({.error = error->message, .sqlstate = "22004"},
+                         "could not read events in trouble");
+        start_over(pauses_.next());
     }
-    statement_failed({.error = "an event for an endpoint lacks a value that every event has",
-                      .sqlstate = "22004"},
-                     "could not read events in trouble");
-    start_over(pauses_.next());
+    if (wish == Relay::Wish::recover)
+        reader_.leave_out(std::move(home_.recorded()));
 }
 
-void DestinationHome::saved(Rows) {
-    // If the cursor had to be on disk, it is.
-    [[maybe_unused]] const bool was_durable = relay_.saved();
-}
-
-void DestinationHome::recorded(Rows rows) {
-    const calls::Recorded recorded = calls::recorded_of(rows);
-    for (const std::string& key : recorded.freed_keys)
-        relay_.pipeline().free_key(key);
-    log_refusals(recorded);
-    next_retry_ = recorded.next_retry == never ? never : process_.clock.now() + recorded.next_retry;
-    relay_.recorded(next_retry_);
-}
-
-void DestinationHome::took_retries(Rows rows) {
-    const calls::Retries retries = calls::retries_of(rows);
-    if (relay_.hurries())
-        relay_.hurried(retries.hurried < hurried_at_once);
-    const auto count = static_cast<std::size_t>(rows.size() - 1);
-    load_retries(std::move(rows));
-    for (const std::string& key : retries.freed_keys)
-        relay_.pipeline().free_key(key);
-    retries_at_once_ = std::min(2 * retries_at_once_, calls::max_retries);
-    next_retry_ = retries.next_retry == never ? never : process_.clock.now() + retries.next_retry;
-    relay_.retries_taken(count, next_retry_);
-}
-
-void DestinationHome::load_retries(Rows answer) {
-    EventRows events;
-    if (!events.start(std::move(answer)))
-        return;
-    const Rows& rows = events.rows();
-    const int attempts = rows.column("attempts"), key_failed = rows.column("key_failed");
-    const int replayed = rows.column("replayed");
-    Pipeline& pipeline = relay_.pipeline();
-    EventBlock* block = nullptr;
-    for (int row = 1; row < rows.size();) {
-        if (block == nullptr)
-            block = pipeline.take_block();
-        const EventRows::Copied copied = events.copy(row, *block);
-        if (copied == EventRows::Copied::block_is_full) {
-            pipeline.admit_retries(std::exchange(block, nullptr));
-            continue;  // with the same row
-        }
-        if (copied == EventRows::Copied::yes) {
-            Event& event = block->events().back();
-            event.has_failed = rows.integer(row, attempts).value_or(0) > 0;
-            event.key_failed = rows.boolean(row, key_failed);
-            event.replayed = rows.boolean(row, replayed);
-        }
-        row++;
-    }
-    if (block != nullptr && block->empty())
-        pipeline.put_back(block);
-    else if (block != nullptr)
-        pipeline.admit_retries(block);
-}
-
-void DestinationHome::followed(Rows rows) {
-    calls::Begun followed = calls::begun_of(rows);
-    paused_ = followed.paused;
+void DestinationHome::followed(const Rows& rows) {
+    home_.followed(calls::begun_of(rows));
     relay_.follow_operator(!may_send());
-    relay_.follow_resumes(followed.resumed);
-    relay_.pipeline().hold_keys(std::move(followed.held_keys));
     committed_ = true;
 }
 
@@ -741,9 +628,9 @@ void DestinationHome::leave_when_done() {
     if (ended_ || relay_.pipeline().expects_outcomes())
         return;
     if (relay_.has_records())
-        act(Relay::Wish::record);
+        write(Relay::Wish::record);
     else if (relay_.must_save_to_leave())
-        act(Relay::Wish::save);
+        write(Relay::Wish::save);
     else if (ending_ == Ending::for_good)
         ended_ = true;
     else
@@ -754,7 +641,8 @@ bool DestinationHome::is_drained() const noexcept {
     if (state_ == State::misconfigured || (state_ == State::elsewhere && again_at_ == never))
         return true;
     return state_ == State::serving && !writes_ && idle_frontier() != nullptr &&
-           relay_.pipeline().idle() && !relay_.has_records() && next_retry_ > process_.clock.now();
+           relay_.pipeline().idle() && !relay_.has_records() &&
+           home_.next_retry() > process_.clock.now();
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -769,76 +657,20 @@ void DestinationHome::statement_failed(const Answer& answer, std::string_view wh
         process_.log.warning(place(), what, answer.error);
 }
 
-void DestinationHome::warn_of_duplicates(const calls::Begun& found) {
-    if (found.doubtful > 0)
-        process_.log.warning(
-            place(),
-            "the destination does not know any more whether it has " +
-                std::to_string(found.doubtful) + " events",
-            "They are delivered from the database's cursor on, and some may arrive twice.",
-            "The offsets of the group \"pg_outbox." + destination_.identity +
-                "\" are gone: they expired, or were deleted.");
-    if (found.unknown > 0)
-        process_.log.warning(
-            place(),
-            "the destination has " + std::to_string(found.unknown) +
-                " transactions that this database does not know of",
-            "The database has lost commits, as by a failover or a restored backup. Events of these "
-            "transactions may arrive twice.",
-            "Synchronous replication prevents this for failovers.");
+void DestinationHome::look_at_condition() {
+    if (home_.look_at_condition()) {
+        last_error_ = relay_.reason();
+        last_error_at_ = process_.clock.unix_now();
+    }
+    tell_notices();
 }
 
-// Logs only some of many refused events; outbox.delivery has them all.
-void DestinationHome::log_refusals(const calls::Recorded& recorded) {
-    for (const calls::Recorded::Refusal& refusal : recorded.refusals) {
-        const auto& records = relay_.pipeline().records();
-        const auto record = std::find_if(records.begin(), records.end(), [&](const Record& one) {
-            return one.kind == Record::Kind::refused && one.event->position == refusal.position;
-        });
-        LineBudget& budget = refusal.dead ? dead_letter_lines_ : refusal_lines_;
-        if (record == records.end() || !budget.take(process_.clock.now()))
-            continue;
-        std::string id;
-        append_uuid(id, record->event->event_id);
-        const std::string detail =
-            "Attempt " + std::to_string(refusal.attempts) + "; ordering key \"" +
-            std::string(record->event->ordering_key) +
-            "\"; lines left out before: " + std::to_string(budget.left_out()) + '.';
-        if (refusal.dead)
-            process_.log.warning(
-                place(), "event " + id + " is a dead letter: " + record->error, detail,
-                "outbox.redrive() delivers it again, outbox.discard() gives it up.");
+void DestinationHome::tell_notices() {
+    for (const Notice& notice : home_.take_notices())
+        if (notice.is_warning)
+            process_.log.warning(place(), notice.text, notice.detail, notice.hint);
         else
-            process_.log.info(place(), "event " + id + " was refused: " + record->error, detail);
-    }
-}
-
-void DestinationHome::log_condition() {
-    if (stats_.failures != std::exchange(failures_seen_, stats_.failures)) {
-        last_error_ = relay_.reason();
-        last_error_at_ = process_.clock.unix_now();
-    }
-    if (!relay_.line_is_due())
-        return;
-    const Condition::Kind kind = relay_.condition();
-    if (kind == Condition::Kind::partly) {  // perhaps without a failed attempt
-        last_error_ = relay_.reason();
-        last_error_at_ = process_.clock.unix_now();
-    }
-    const std::uint64_t attempts =
-        stats_.failures - std::exchange(failures_logged_, stats_.failures);
-    const std::string detail =
-        "Attempts that failed since the last line: " + std::to_string(attempts) +
-        "; changes: " + std::to_string(relay_.condition_log().changes()) + '.';
-    if (kind == Condition::Kind::works)
-        process_.log.info(place(), "works again", detail);
-    else
-        process_.log.warning(place(),
-                             (kind == Condition::Kind::throttled ? "asks for fewer requests: "
-                              : kind == Condition::Kind::partly  ? "failed in part: "
-                                                                 : "failed: ") +
-                                 relay_.reason(),
-                             detail);
+            process_.log.info(place(), notice.text, notice.detail);
 }
 
 static std::string name_of(const Relay& relay) {

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "core/backoff.hpp"
+#include "core/relay/home.hpp"
 #include "core/relay/relay.hpp"
 #include "relay/observe/figures.hpp"
 #include "relay/observe/log.hpp"
@@ -105,7 +106,7 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     }
     // Returns true if the destination looks again without being told.
     bool is_looking() const noexcept;
-    bool is_paused() const noexcept { return paused_; }
+    bool is_paused() const noexcept { return home_.paused(); }
     // Calls of outbox.resume() that it has followed.
     std::int64_t resumed() const noexcept { return relay_.cursor().resumed; }
     bool holds_keys() const noexcept;
@@ -175,25 +176,16 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     void leave_looking(bool any_events);
     bool may_look_now(Micros now) const noexcept;
 
-    using Taker = void (DestinationHome::*)(Rows);
-    void write(Statement statement, Taker taker);
-    void written(Answer answer, Taker taker);
-    void write_failed(const Answer& answer, Taker taker);
-    void recovered(Rows rows);
-    void took_retries(Rows rows);
-    void paused(Rows rows);
-    void noted(Rows rows);
-    void consulted(Rows rows);
-    void recorded(Rows rows);
-    void saved(Rows rows);
-    void followed(Rows rows);
-    void load_retries(Rows rows);
-    bool act(Relay::Wish wish);
+    void write(Relay::Wish wish);
+    void write(calls::Call call, std::optional<Relay::Wish> wish);
+    void written(Answer answer, std::optional<Relay::Wish> wish);
+    void write_failed(const Answer& answer, std::optional<Relay::Wish> wish);
+    void answered(Relay::Wish wish, Rows rows);
+    void followed(const Rows& rows);
     void leave_when_done();
     void statement_failed(const Answer& answer, std::string_view what);
-    void warn_of_duplicates(const calls::Begun& found);
-    void log_refusals(const calls::Recorded& recorded);
-    void log_condition();
+    void look_at_condition();
+    void tell_notices();
 
     Process process_;
     DestinationHost& host_;
@@ -208,14 +200,13 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     Backoff pauses_;            // after failures
     Backoff read_pauses_;       // after failures to read
     unsigned refusals_ = 0;     // of statements that write, in a row
-    std::int32_t retries_at_once_ = calls::max_retries;  // fewer after a timeout of expressions
 
     DeliveryStats stats_;
     Destination destination_;  // outlives the relay's sink, which refers to it
     Relay relay_;
+    Home home_;
     WindowReader reader_;
     std::optional<calls::Held> held_;
-    const Uuid token_;  // of retries in flight
     int watched_ = -1;
     bool is_muted_ = false;  // the sink is not watched for the moment
 
@@ -227,20 +218,16 @@ class DestinationHome final : private WindowReader::Owner, private Watcher {
     bool found_nothing_ = false;    // by the last look, for this destination
     bool selected_ = false;         // the window has events for it
     bool follows_ = false;          // held keys are to be loaded again
-    bool paused_ = false;           // by an operator
     bool committed_ = false;
     Micros looked_at_ = 0;
     Micros look_pause_ = 0;  // after looks that found only events of others
-    Micros next_retry_ = 0;
     Ending ending_ = Ending::none;
     bool ended_ = false;
 
     bool due_ = false;
-    std::uint64_t failures_logged_ = 0;
     std::string last_error_;
     Micros last_error_at_ = 0;
-    std::uint64_t failures_seen_ = 0;
-    LineBudget failure_lines_, refusal_lines_, dead_letter_lines_, library_lines_;
+    LineBudget failure_lines_, library_lines_;
     SinkReport report_;
 };
 

@@ -39,15 +39,17 @@ void WindowReader::reset() noexcept {
     fetches_.clear();
 }
 
-void WindowReader::run(Statement statement, void (WindowReader::*done)(Answer, std::uint64_t),
+void WindowReader::run(Call call, void (WindowReader::*done)(Answer, std::uint64_t),
                        std::uint64_t id) {
     under_way_++;
-    statement.done = [this, done, id, generation = generation_](Answer answer) {
-        under_way_--;
-        if (generation == generation_)
-            (this->*done)(std::move(answer), id);
-    };
-    sessions_.run(std::move(statement), SessionPool::Urgency::reads);
+    sessions_.run({.call = std::move(call),
+                   .done =
+                       [this, done, id, generation = generation_](Answer answer) {
+                           under_way_--;
+                           if (generation == generation_)
+                               (this->*done)(std::move(answer), id);
+                       }},
+                  SessionPool::Urgency::reads);
 }
 
 void WindowReader::fail(const Answer& answer) {

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "core/pipeline/memory_budget.hpp"
-#include "relay/database/event_rows.hpp"
 #include "relay/database/session_pool.hpp"
 #include "relay/serve/calls.hpp"
 
@@ -83,8 +82,7 @@ class WindowReader {
         MemoryCharge memory{};
     };
 
-    void run(Statement statement, void (WindowReader::*done)(Answer, std::uint64_t),
-             std::uint64_t id = 0);
+    void run(Call call, void (WindowReader::*done)(Answer, std::uint64_t), std::uint64_t id = 0);
     void take_look(Answer answer, std::uint64_t);
     void take_entries(Answer answer, std::uint64_t);
     void take_rows(Answer answer, std::uint64_t id);

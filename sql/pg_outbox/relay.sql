@@ -16,6 +16,9 @@
 -- pooler it may not notice the crash. So outbox.relay_lease is unlogged: recovery empties it, and
 -- every relay has to take its destinations again.
 --
+-- The worker of a destination inside the server also takes it with such a token, and writes with the
+-- same functions. It needs no row in outbox.relay: it ends with the server.
+--
 -- A relay with a session of its own also holds the advisory lock (outbox_internal.relay_locks(),
 -- number of the destination) in it. Another relay that gets this lock knows that the session has
 -- ended, and does not wait for the end of the lease.
@@ -49,7 +52,7 @@ CREATE UNLOGGED TABLE outbox.relay_lease (
     number integer PRIMARY KEY,
     lease  bigint  NOT NULL
 );
-COMMENT ON TABLE outbox.relay_lease IS 'destinations that relays outside the server have taken since the server was recovered; a crash empties it';
+COMMENT ON TABLE outbox.relay_lease IS 'destinations that relays have taken since the server was recovered; a crash empties it';
 COMMENT ON COLUMN outbox.relay_lease.number IS 'number of the destination';
 COMMENT ON COLUMN outbox.relay_lease.lease IS 'token of the relay that took it last, see outbox.cursor.lease';
 
@@ -285,6 +288,36 @@ BEGIN
     END IF;
 END $$;
 
+-- Makes the token of a relay that takes a destination, so that an earlier relay can write no more, and
+-- returns what the relay must know. The caller has the lock of the cursor.
+CREATE FUNCTION outbox_internal.next_lease(
+    INOUT number    integer,
+    OUT lease           bigint,
+    OUT done            text,
+    OUT upto            text,
+    OUT "position"      bigint,
+    OUT foreign_cluster boolean,
+    OUT live_after      bigint,
+    OUT published       bigint,
+    OUT failures        bigint,
+    OUT failing_since   bigint,
+    OUT resumed         bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE outbox.cursor AS u SET lease = u.lease + 1
+     WHERE u.number = next_lease.number
+    RETURNING u.lease, u.done::text, u.upto::text, u.position,
+              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
+              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since),
+              u.resumed
+         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed;
+    INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (next_lease.number, next_lease.lease)
+        ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
+END $$;
+COMMENT ON FUNCTION outbox_internal.next_lease(integer) IS 'makes a token of a destination, for the relay that takes it';
+
 -- Makes a relay outside the server take a destination that is free, or that it serves already under
 -- an older token. The token is NULL if it is not free. Error 55P03: another session has the lock,
 -- usually that of an operator.
@@ -332,16 +365,12 @@ BEGIN
         locked := pg_try_advisory_lock(outbox_internal.relay_locks(), number);
     END IF;
     UPDATE outbox.cursor AS u
-       SET lease = u.lease + 1, relay = relay_take.id, relay_locks = locked OR ours AND u.relay_locks,
+       SET relay = relay_take.id, relay_locks = locked OR ours AND u.relay_locks,
            server = (SELECT d.server FROM outbox.destination AS d WHERE d.name = u.destination)
-     WHERE u.number = relay_take.number
-    RETURNING u.lease, u.done::text, u.upto::text, u.position,
-              u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),
-              greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since),
-              u.resumed
-         INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed;
-    INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (relay_take.number, relay_take.lease)
-        ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
+     WHERE u.number = relay_take.number;
+    SELECT t.lease, t.done, t.upto, t.position, t.foreign_cluster, t.live_after, t.published, t.failures, t.failing_since, t.resumed
+      INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed
+      FROM outbox_internal.next_lease(relay_take.number) AS t;
 END $$;
 
 -- Returns what a relay outside the server must know before it reads: positions of events in
@@ -709,7 +738,7 @@ END $$;
 -- Writing
 -- ------------------------------------------------------------------------------------------------
 
--- Pauses a destination that has said that it is gone, for a relay outside the server.
+-- Pauses a destination that has said that it is gone.
 CREATE FUNCTION outbox_internal.relay_pause(number integer, lease bigint, why text)
 RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -726,7 +755,7 @@ BEGIN
     RETURN outcome;
 END $$;
 
--- Saves the cursor of a relay outside the server with its counters, unless `done` is NULL, and its
+-- Saves the cursor of a relay with its counters, unless `done` is NULL, and its
 -- receipts. Removes transactions that the cursor has passed: of line i the numbers from firsts[i]
 -- up to lasts[i]. `durable`: it is on disk when the call returns.
 CREATE FUNCTION outbox_internal.relay_save(
@@ -779,7 +808,7 @@ BEGIN
     RETURN outcome;
 END $$;
 
--- Records the outcome of events in trouble, for a relay outside the server. Arrays of one kind
+-- Records the outcome of events in trouble. Arrays of one kind
 -- belong together. `settled_from` and `committed` are those of settle_retries(), or NULL. Returns
 -- the keys that are free now, how often each of the refused events has failed, and which are dead
 -- letters.
@@ -980,7 +1009,7 @@ BEGIN
     RETURN outcome;
 END $$;
 COMMENT ON FUNCTION outbox_internal.relay_note(integer, bigint, integer, bigint, text, text) IS
-    'records which events a transaction has, for a relay outside the server';
+    'records which events a transaction has, for a relay';
 
 -- ------------------------------------------------------------------------------------------------
 -- State

@@ -27,11 +27,12 @@ class Encoding(NamedTuple):
     unreadable: str | None  # bytes without a form in UTF-8, if there are any
 
 
+LATIN1 = Encoding("LATIN1", r"\xfc", "ü", None)
 ENCODINGS = [
     Encoding("SQL_ASCII", r"\xc3\xbc", "ü", r"k\xff"),
     Encoding("WIN1252", r"\x80", "€", r"k\x81"),
     Encoding("EUC_JP", r"\xa4\xa2", "あ", r"k\xa9\xa1"),
-    Encoding("LATIN1", r"\xfc", "ü", None),
+    LATIN1,
 ]
 in_each_encoding = pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda encoding: encoding.name)
 with_unreadable_bytes = pytest.mark.parametrize(

@@ -205,6 +205,20 @@ def test_seek_while_events_are_on_their_way(db: Database, receiver: Receiver) ->
     db.wait_settled()
 
 
+def test_a_worker_takes_its_destination_again_when_its_token_is_gone(db: Database, receiver: Receiver) -> None:
+    """It writes with the functions of relays outside the server, which refuse a relay whose token is gone."""
+    db.add_destination("d", receiver.url())
+    db.enqueue("a")
+    db.wait_settled()
+    token = "SELECT lease FROM outbox.cursor JOIN outbox.relay_lease USING (number, lease) WHERE destination = 'd'"
+    first = db.value(token)
+    db.execute("TRUNCATE outbox.relay_lease")
+    db.enqueue("a", first=2)
+    wait_until(lambda: db.value(token), lambda lease: lease == first + 1, what="another token")
+    db.wait_settled()
+    assert set(receiver.versions("a")) == {1, 2}
+
+
 def test_seek_says_what_it_takes(db: Database) -> None:
     db.add_destination("d", "null:")
     with pytest.raises(psycopg.errors.InvalidDatetimeFormat, match='cannot seek to "tomorow"'):

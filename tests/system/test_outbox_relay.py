@@ -20,6 +20,7 @@ from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import stop_process
 from receiver import Gate, Receiver, answer, everything, subject
+from test_encodings import LATIN1, in_encoding
 from waiting import wait_until
 
 
@@ -142,6 +143,19 @@ def test_once_ends_when_everything_is_delivered(database: Database, start_relay:
     database.enqueue(count=3000)  # more than come with a look
     assert start_relay(database, options=("--once",)).wait() == 0
     assert database.value("SELECT position FROM outbox.cursor") == database.last_position()
+
+
+def test_an_answer_in_characters_that_the_database_lacks_is_recorded(
+    home: Database, new_database: NewDatabase, receiver: Receiver, http: None, start_relay: StartRelay
+) -> None:
+    database = in_encoding(home, new_database(extension=False), LATIN1)
+    database.create_extension()
+    receiver.on(everything, answer(400, body="caf\u00e9 \u0e01".encode()))
+    database.add_destination("d", receiver.url(), relay="external", max_attempts="1")
+    database.enqueue()
+    start_relay(database)
+    wait_until(lambda: database.value("SELECT count(*) FROM outbox.dead_letter"), what="a dead letter")
+    assert "caf?? ???" in database.value("SELECT last_error FROM outbox.dead_letter")
 
 
 def test_counters_go_on_in_the_next_relay(

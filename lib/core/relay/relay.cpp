@@ -384,7 +384,7 @@ Micros Relay::save_due() const noexcept {
     return due == never ? never : std::max(due, not_before_);
 }
 
-bool Relay::saved() noexcept {
+void Relay::saved() noexcept {
     if (may_save_cursor())
         noted_.forgotten();
     counted_at_save_ = stats_.all_delivered() + stats_.all_failures();
@@ -392,10 +392,8 @@ bool Relay::saved() noexcept {
     pipeline_->receipts_taken();
     unsaved_ = false;
     saved_at_ = clock_.now();
-    if (!flush_is_due())
-        return false;
-    delivered_at_flush_ = stats_.delivered;
-    return true;
+    if (flush_is_due())
+        delivered_at_flush_ = stats_.delivered;
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -175,8 +175,7 @@ class Relay {
     bool may_save_cursor() const noexcept { return !cursor_.foreign; }
     // True if the saved cursor must be on disk before saved().
     bool flush_is_due() const noexcept;
-    // Returns whether the home must now wait until the saved cursor is on disk.
-    [[nodiscard]] bool saved() noexcept;
+    void saved() noexcept;
 
     void cursor_is_busy() noexcept { write_later(busy_pause); }
     // The task failed without an effect. It is asked for again after this pause.

@@ -18,13 +18,15 @@
 
 #include "core/late.hpp"
 #include "core/sink.hpp"
+#include "core/sql/binary_array.hpp"
 #include "core/text.hpp"
 #include "sinks/module_entry.hpp"
-#include "sinks/postgresql/binary_arrays.hpp"
 #include "sinks/postgresql/connection.hpp"
 #include "sinks/postgresql/receive_statement.hpp"
 
 namespace outbox {
+
+using sql::BinaryArray;
 
 namespace {
 

@@ -72,3 +72,39 @@ CREATE EVENT TRIGGER outbox_follow_destinations ON ddl_command_end
     EXECUTE FUNCTION outbox_internal.follow_destinations();
 ALTER EVENT TRIGGER outbox_follow_destinations ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER outbox_follow_destinations IS 'tells relays outside the server of changed destinations';
+
+-- Makes the worker of a destination take it; 0 means the default destination. Creates a cursor at the
+-- beginning of the log if there is none. The token is NULL if the destination is gone, or if another
+-- session is creating cursors now: try again.
+CREATE FUNCTION outbox_internal.worker_take(
+    server oid,
+    OUT number          integer,
+    OUT lease           bigint,
+    OUT done            text,
+    OUT upto            text,
+    OUT "position"      bigint,
+    OUT foreign_cluster boolean,
+    OUT live_after      bigint,
+    OUT published       bigint,
+    OUT failures        bigint,
+    OUT failing_since   bigint,
+    OUT resumed         bigint)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    target CONSTANT name := CASE WHEN server = 0 THEN 'default'
+                                      ELSE (SELECT f.srvname FROM pg_foreign_server AS f WHERE f.oid = server) END;
+BEGIN
+    FOR attempt IN 1..2 LOOP
+        UPDATE outbox.cursor AS c SET server = $1 WHERE c.destination = target RETURNING c.number INTO number;
+        EXIT WHEN FOUND OR attempt = 2 OR target IS NULL;
+        PERFORM outbox_internal.make_cursor(target, server);
+    END LOOP;
+    IF number IS NOT NULL THEN
+        SELECT t.lease, t.done, t.upto, t.position, t.foreign_cluster, t.live_after, t.published, t.failures, t.failing_since, t.resumed
+          INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed
+          FROM outbox_internal.next_lease(number) AS t;
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox_internal.worker_take(oid) IS 'makes the worker of a destination take it';

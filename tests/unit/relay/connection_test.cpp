@@ -33,14 +33,13 @@ class ConnectionTest : public testing::Test {
     }
 
     // Returns what the server gets.
-    std::vector<std::string> run(Statement statement) {
+    std::vector<std::string> run(Call call) {
         const std::size_t before = server_.committed("").size();
         bool is_done = false;
-        statement.done = [&](const Answer& answer) {
-            EXPECT_TRUE(answer.ok) << answer.error;
-            is_done = true;
-        };
-        connection_.run(std::move(statement));
+        connection_.run({.call = std::move(call), .done = [&](const Answer& answer) {
+                             EXPECT_TRUE(answer.ok) << answer.error;
+                             is_done = true;
+                         }});
         wait_until([&] { return is_done; });
         std::vector<std::string> texts;
         for (const auto& one : server_.committed(""))
@@ -101,10 +100,10 @@ TEST_F(ConnectionTest, AConnectionThatIsLostWhileSendingFailsItsStatement) {
     connect();
     server_.drop_connections();
     std::string error;
-    Statement statement{.text = "SELECT $1"};
-    statement.parameters.text(std::string(1 << 20, 'x'));  // takes more than one call to send
-    statement.done = [&](const Answer& answer) { error = answer.error; };
-    connection_.run(std::move(statement));
+    Call call{.text = "SELECT $1"};
+    call.parameters.text(std::string(1 << 20, 'x'));  // takes more than one call to send
+    connection_.run(
+        {.call = std::move(call), .done = [&](const Answer& answer) { error = answer.error; }});
     EXPECT_EQ(error, "") << "run() must not call back";
     wait_until([&] { return owner_.losses == 1; });
     EXPECT_NE(error, "");

@@ -319,8 +319,9 @@ class FakeHome {
         saved.cursor.failures = stats.all_failures();
         saved.cursor.failing_since = relay->outage_to_save();
         saved.transactions.forget(relay->passed_transactions());
-        if (relay->saved())
+        if (relay->flush_is_due())
             flushed = saved;
+        relay->saved();
     }
 
     const Capabilities capabilities_;

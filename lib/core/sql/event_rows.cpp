@@ -1,16 +1,11 @@
-#include "relay/database/event_rows.hpp"
+#include "core/sql/event_rows.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
 
-#include "relay/database/parameters.hpp"
-
-namespace outbox::relay {
-
-// PostgreSQL counts microseconds since 2000-01-01.
-static constexpr Micros postgres_epoch = 946'684'800'000'000;
+namespace outbox::sql {
 
 bool EventRows::start(Rows rows) {
     rows_ = std::move(rows);
@@ -137,4 +132,4 @@ EventRows::Copied EventRows::copy(int row, EventBlock& block) {
     return Copied::yes;
 }
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

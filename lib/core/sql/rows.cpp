@@ -1,14 +1,10 @@
-#include "relay/database/rows.hpp"
+#include "core/sql/rows.hpp"
 
 #include <bit>
 
-#include "relay/database/parameters.hpp"
-
-namespace outbox::relay {
+namespace outbox::sql {
 
 namespace {
-
-constexpr Oid tid = 27;
 
 // Number of dimensions, whether there are nulls, type of the elements; then length and lower bound
 // of the one dimension.
@@ -61,22 +57,19 @@ static void for_each_element(std::string_view bytes, Oid type, std::size_t size,
 }
 
 int Rows::column(const char* name) const noexcept {
-    return result_ == nullptr ? -1 : PQfnumber(result_.get(), name);
+    return source_ == nullptr ? -1 : source_->column(name);
 }
 
 Oid Rows::type_of(int column) const noexcept {
-    return column < 0 ? InvalidOid : PQftype(result_.get(), column);
+    return column < 0 ? 0 : source_->type_of(column);
 }
 
 bool Rows::is_null(int row, int column) const noexcept {
-    return column < 0 || row >= size() || PQgetisnull(result_.get(), row, column) == 1;
+    return column < 0 || row >= size() || source_->is_null(row, column);
 }
 
 std::string_view Rows::bytes(int row, int column) const noexcept {
-    if (is_null(row, column))
-        return {};
-    return {PQgetvalue(result_.get(), row, column),
-            static_cast<std::size_t>(PQgetlength(result_.get(), row, column))};
+    return is_null(row, column) ? std::string_view() : source_->bytes(row, column);
 }
 
 bool Rows::boolean(int row, int column) const noexcept {
@@ -145,11 +138,11 @@ std::vector<std::uint16_t> Rows::smallints(int row, int column) const {
 
 std::vector<Place> Rows::places(int row, int column) const {
     std::vector<Place> values;
-    for_each_element(bytes(row, column), tid, 6, [&](const ArrayElement& element) {
+    for_each_element(bytes(row, column), type::tid, 6, [&](const ArrayElement& element) {
         values.push_back({big_endian_at<std::uint32_t>(element.data),
                           big_endian_at<std::uint16_t>(element.data + 4)});
     });
     return values;
 }
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

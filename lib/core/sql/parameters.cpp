@@ -1,8 +1,8 @@
-#include "relay/database/parameters.hpp"
+#include "core/sql/parameters.hpp"
 
 #include <bit>
 
-namespace outbox::relay {
+namespace outbox::sql {
 
 template <class Integer>
 static std::string big_endian(Integer value) {
@@ -64,17 +64,9 @@ Parameters& Parameters::array(Oid type, std::string_view bytes) {
     return add(type, bytes);
 }
 
-bool Parameters::send(PGconn* connection, const char* statement) const {
-    const std::size_t count = types_.size();
-    std::vector<const char*> values(count);
-    std::vector<int> lengths(count);
-    const std::vector<int> formats(count, 1);
-    for (std::size_t i = 0, begin = 0; i < count; begin = ends_[i++]) {
-        values[i] = nulls_[i] ? nullptr : bytes_.data() + begin;
-        lengths[i] = static_cast<int>(ends_[i] - begin);
-    }
-    return PQsendQueryParams(connection, statement, static_cast<int>(count), types_.data(),
-                             values.data(), lengths.data(), formats.data(), 1) == 1;
+std::string_view Parameters::bytes(std::size_t number) const noexcept {
+    const std::size_t begin = number == 0 ? 0 : ends_[number - 1];
+    return std::string_view(bytes_).substr(begin, ends_[number] - begin);
 }
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

@@ -1,10 +1,10 @@
 // The headers of events, as the server prints a jsonb.
-#include "relay/database/flat_json.hpp"
+#include "core/sql/flat_json.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace outbox::relay {
+namespace outbox::sql {
 namespace {
 
 std::string unescaped(std::string_view text) {
@@ -50,4 +50,4 @@ TEST(FlatJson, Escapes) {
 }
 
 }  // namespace
-}  // namespace outbox::relay
+}  // namespace outbox::sql

@@ -1,17 +1,17 @@
-#include "sinks/postgresql/binary_arrays.hpp"
+#include "core/sql/binary_array.hpp"
 
 #include <bit>
 #include <cstring>
 
-namespace outbox {
+#include "core/sql/types.hpp"
+
+namespace outbox::sql {
 
 namespace {
 
 // Number of dimensions, whether there are nulls, element type; then length and lower bound of the
 // one dimension.
 constexpr std::size_t header_size = 20;
-// PostgreSQL counts microseconds since 2000-01-01.
-constexpr std::int64_t postgres_epoch = 946'684'800'000'000;
 
 template <class Integer>
 void put_big_endian(char* to, Integer value) {
@@ -87,4 +87,4 @@ std::string_view BinaryArray::bytes() {
     return buffer_;
 }
 
-}  // namespace outbox
+}  // namespace outbox::sql

@@ -9,7 +9,7 @@
 
 #include "core/event.hpp"
 
-namespace outbox::relay {
+namespace outbox::sql {
 
 struct FlatMember {
     std::string_view name;   // without quotes, with escapes
@@ -25,4 +25,4 @@ bool read_flat_json(std::string_view text, std::vector<FlatMember>& members,
 // Appends the text of a JSON string whose quotes have been removed. It is never longer than `text`.
 void append_unescaped(std::string& out, std::string_view text);
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

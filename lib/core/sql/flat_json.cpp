@@ -1,4 +1,4 @@
-#include "relay/database/flat_json.hpp"
+#include "core/sql/flat_json.hpp"
 
 #include <cctype>
 #include <charconv>
@@ -7,7 +7,7 @@
 
 #include "core/text.hpp"
 
-namespace outbox::relay {
+namespace outbox::sql {
 
 namespace {
 
@@ -170,4 +170,4 @@ void append_unescaped(std::string& out, std::string_view text) {
     }
 }
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

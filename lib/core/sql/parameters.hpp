@@ -1,26 +1,16 @@
 // The parameters of a statement, in PostgreSQL's binary format.
 #pragma once
 
-#include <libpq-fe.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/clock.hpp"
+#include "core/sql/types.hpp"
 #include "core/text.hpp"
 
-namespace outbox::relay {
-
-// pg_type.oid
-namespace type {
-inline constexpr Oid boolean = 16, bytea = 17, int8 = 20, int2 = 21, int4 = 23, text = 25,
-                     float8 = 701, int2_array = 1005, int4_array = 1007, text_array = 1009,
-                     tid_array = 1010, int8_array = 1016, float8_array = 1022, timestamptz = 1184,
-                     interval = 1186, uuid = 2950, uuid_array = 2951, jsonb = 3802, xid8 = 5069,
-                     bool_array = 1000, xid8_array = 271;
-}  // namespace type
+namespace outbox::sql {
 
 class Parameters {
   public:
@@ -36,8 +26,11 @@ class Parameters {
     // `bytes` are those of an array, as BinaryArray makes them.
     Parameters& array(Oid type, std::string_view bytes);
 
-    // Sends the statement. Returns false if libpq refuses; its error message says why.
-    bool send(PGconn* connection, const char* statement) const;
+    std::size_t size() const noexcept { return types_.size(); }
+    const Oid* types() const noexcept { return types_.data(); }
+    bool is_null(std::size_t number) const noexcept { return nulls_[number]; }
+    // Valid until the next change.
+    std::string_view bytes(std::size_t number) const noexcept;
 
   private:
     Parameters& add(Oid type, std::string_view bytes);
@@ -48,4 +41,4 @@ class Parameters {
     std::vector<bool> nulls_;
 };
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

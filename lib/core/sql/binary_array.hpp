@@ -8,7 +8,7 @@
 
 #include "core/text.hpp"
 
-namespace outbox {
+namespace outbox::sql {
 
 class BinaryArray {
   public:
@@ -52,4 +52,12 @@ class BinaryArray {
     bool has_null_ = false;
 };
 
-}  // namespace outbox
+template <class Values>
+std::string array_of(BinaryArray::Type type, const Values& values) {
+    BinaryArray array(type);
+    for (const auto& value : values)
+        array.add(value);
+    return std::string(array.bytes());
+}
+
+}  // namespace outbox::sql

@@ -1,14 +1,14 @@
 // Rows of outbox.event become events.
-#include "relay/database/event_rows.hpp"
+#include "core/sql/event_rows.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "unit/relay/made_rows.hpp"
+#include "unit/core/sql/made_rows.hpp"
 
-namespace outbox::relay {
+namespace outbox::sql {
 namespace {
 
 const std::vector<MadeColumn> columns = {
@@ -129,4 +129,4 @@ TEST(EventRows, OtherColumnsAreRefused) {
 }
 
 }  // namespace
-}  // namespace outbox::relay
+}  // namespace outbox::sql

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "core/event.hpp"
-#include "relay/database/flat_json.hpp"
-#include "relay/database/rows.hpp"
+#include "core/sql/flat_json.hpp"
+#include "core/sql/rows.hpp"
 
-namespace outbox::relay {
+namespace outbox::sql {
 
 class EventRows {
   public:
@@ -45,4 +45,4 @@ class EventRows {
     std::string scratch_;
 };
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

@@ -1,13 +1,13 @@
 // Values in binary format: arrays, and values that are not what they should be.
-#include "relay/database/rows.hpp"
+#include "core/sql/rows.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "sinks/postgresql/binary_arrays.hpp"
-#include "unit/relay/made_rows.hpp"
+#include "core/sql/binary_array.hpp"
+#include "unit/core/sql/made_rows.hpp"
 
-namespace outbox::relay {
+namespace outbox::sql {
 namespace {
 
 using testing::ElementsAre;
@@ -76,4 +76,4 @@ TEST(Rows, ADamagedArrayIsNotRead) {
 }
 
 }  // namespace
-}  // namespace outbox::relay
+}  // namespace outbox::sql

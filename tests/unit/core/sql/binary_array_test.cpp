@@ -1,9 +1,9 @@
 // Arrays in the server's binary format, compared with recorded bytes of array_send().
-#include "sinks/postgresql/binary_arrays.hpp"
+#include "core/sql/binary_array.hpp"
 
 #include <gtest/gtest.h>
 
-namespace outbox {
+namespace outbox::sql {
 namespace {
 
 std::string hex(std::string_view bytes) {
@@ -67,4 +67,4 @@ TEST(BinaryArray, StartsOver) {
 }
 
 }  // namespace
-}  // namespace outbox
+}  // namespace outbox::sql

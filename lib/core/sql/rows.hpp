@@ -1,10 +1,8 @@
-// The rows that a statement returned, in PostgreSQL's binary format.
+// The rows that a statement returned, in PostgreSQL's binary format, whoever brought them.
 //
 // The server is trusted to run our functions, not to send well-formed values: each one is checked
 // for its length. A value of another length, or of another type than asked for, reads as null.
 #pragma once
-
-#include <libpq-fe.h>
 
 #include <cstdint>
 #include <memory>
@@ -13,9 +11,21 @@
 #include <string_view>
 #include <vector>
 
+#include "core/sql/types.hpp"
 #include "core/text.hpp"
 
-namespace outbox::relay {
+namespace outbox::sql {
+
+// What has the values of rows: an answer of libpq, or a copy of what SPI returned.
+struct RowSource {
+    virtual ~RowSource() = default;
+    virtual int size() const noexcept = 0;
+    virtual int column(const char* name) const noexcept = 0;  // -1 if there is none
+    virtual Oid type_of(int column) const noexcept = 0;
+    virtual bool is_null(int row, int column) const noexcept = 0;
+    virtual std::string_view bytes(int row, int column) const noexcept = 0;
+    virtual std::size_t memory() const noexcept = 0;
+};
 
 // A row version: block, offset.
 struct Place {
@@ -25,12 +35,13 @@ struct Place {
     bool operator==(const Place&) const = default;
 };
 
+// Values are valid as long as the rows.
 class Rows {
   public:
     Rows() = default;
-    explicit Rows(PGresult* result) : result_(result) {}
+    explicit Rows(std::unique_ptr<RowSource> source) : source_(std::move(source)) {}
 
-    int size() const noexcept { return result_ == nullptr ? 0 : PQntuples(result_.get()); }
+    int size() const noexcept { return source_ == nullptr ? 0 : source_->size(); }
     // The number of a column, or -1. All functions below return null for column -1.
     int column(const char* name) const noexcept;
     Oid type_of(int column) const noexcept;
@@ -49,15 +60,10 @@ class Rows {
     std::vector<std::uint16_t> smallints(int row, int column) const;
     std::vector<Place> places(int row, int column) const;
 
-    // Values are valid as long as the rows.
-    const PGresult* get() const noexcept { return result_.get(); }
-    std::size_t memory() const noexcept { return PQresultMemorySize(result_.get()); }
+    std::size_t memory() const noexcept { return source_ == nullptr ? 0 : source_->memory(); }
 
   private:
-    struct Clear {
-        void operator()(PGresult* result) const noexcept { PQclear(result); }
-    };
-    std::unique_ptr<PGresult, Clear> result_;
+    std::unique_ptr<RowSource> source_;
 };
 
 // Reads a number in network byte order.
@@ -77,4 +83,4 @@ struct ArrayElement {
 };
 std::optional<std::vector<ArrayElement>> array_elements(std::string_view bytes, Oid element_type);
 
-}  // namespace outbox::relay
+}  // namespace outbox::sql

@@ -1,0 +1,38 @@
+// Rows as the server returns them, made by hand.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/sql/copied_rows.hpp"
+
+namespace outbox::sql {
+
+struct MadeColumn {
+    const char* name;
+    Oid type;
+};
+using MadeValue = std::optional<std::string>;  // in binary format
+
+inline Rows make_rows(const std::vector<MadeColumn>& columns,
+                      const std::vector<std::vector<MadeValue>>& rows) {
+    auto copied = std::make_unique<CopiedRows>();
+    for (const MadeColumn& column : columns)
+        copied->add_column(column.name, column.type);
+    for (const std::vector<MadeValue>& row : rows)
+        for (const MadeValue& value : row)
+            copied->add(value ? std::optional<std::string_view>(*value) : std::nullopt);
+    return Rows(std::move(copied));
+}
+
+template <class Integer>
+std::string big_endian(Integer value) {
+    std::string bytes;
+    for (std::size_t i = 0; i < sizeof value; i++)
+        bytes += static_cast<char>(value >> (8 * (sizeof value - 1 - i)));
+    return bytes;
+}
+
+}  // namespace outbox::sql
