@@ -17,7 +17,7 @@ Error invalid_option_value(std::string_view option, std::string hint) {
             "", std::move(hint)};
 }
 
-static std::optional<Error> check_text(const OptionSpec& spec, std::string_view value) {
+std::optional<Error> check_text(const OptionSpec& spec, std::string_view value) {
     const bool printable = std::all_of(value.begin(), value.end(), [](char c) {
         return static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
     });

@@ -76,7 +76,8 @@ struct OptionSpec {
 
 // Returns std::nullopt if the value is valid for the option.
 std::optional<Error> check_value(const OptionSpec& spec, std::string_view value);
-// The check of OptionType::choice, for use in a `check` that extends it.
+// The checks of OptionType::text and OptionType::choice, for use in a `check` that extends them.
+std::optional<Error> check_text(const OptionSpec& spec, std::string_view value);
 std::optional<Error> check_choice(const OptionSpec& spec, std::string_view value);
 
 bool names_file(const OptionSpec& spec, std::string_view value) noexcept;

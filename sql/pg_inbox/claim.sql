@@ -61,15 +61,50 @@ BEGIN
     END IF;
 END $$;
 
--- Makes messages that are too large dead letters. Returns true if there were any.
-CREATE FUNCTION inbox_internal.give_up_too_large(consumer_id integer)
+-- Returns the next messages of a consumer that can be claimed, in order of arrival, and which of them
+-- cannot be handed out. It is inlined.
+CREATE FUNCTION inbox_internal.free_messages(
+    consumer_id  integer,
+    max_messages integer,
+    OUT seq          bigint,
+    OUT event_id     uuid,
+    OUT ordering_key text,
+    OUT failed       integer,
+    OUT alone        boolean,
+    OUT unfit        boolean)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0), coalesce(w.sqlstate = 'IL001', false),
+           inbox_internal.is_too_large(m) IS TRUE OR NOT inbox_internal.has_form_for_client(m)
+      FROM inbox.message AS m
+      LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
+     WHERE m.consumer_id = $1
+       AND (w.event_id IS NULL OR inbox_internal.due_at(w) <= clock_timestamp())
+       AND NOT EXISTS (SELECT FROM inbox.claimed AS c
+                        WHERE c.consumer_id = m.consumer_id AND c.event_id = m.event_id)
+       AND (m.ordering_key = ''
+            OR NOT EXISTS (SELECT FROM inbox.claimed AS c
+                            WHERE c.consumer_id = m.consumer_id AND c.ordering_key = m.ordering_key)
+               AND NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                WHERE o.consumer_id = m.consumer_id
+                                  AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
+     ORDER BY m.seq
+     LIMIT $2;
+END;
+
+-- Makes those of the next messages dead letters that cannot be handed out. Returns whether there were any.
+CREATE FUNCTION inbox_internal.give_up_unfit(consumer_id integer, max_messages integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN (SELECT count(*) > 0 FROM inbox.message AS m
-             WHERE m.consumer_id = $1 AND inbox_internal.is_too_large(m) IS TRUE AND inbox_internal.give_up(m));
+    -- CASE, because give_up() must not be called for others.
+    RETURN (SELECT count(*) > 0
+              FROM inbox_internal.free_messages($1, $2) AS f
+              JOIN inbox.message AS m ON m.consumer_id = $1 AND m.event_id = f.event_id
+             WHERE CASE WHEN f.unfit THEN inbox_internal.give_up(m) END);
 END $$;
 
 -- Takes the next messages of a consumer under a lease, in order of arrival; commit before
@@ -142,44 +177,29 @@ BEGIN
     -- taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     PERFORM inbox_internal.end_lost_leases(own_id);
-    RETURN QUERY
-    WITH free AS MATERIALIZED (
-        SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
-               coalesce(w.sqlstate = 'IL001', false) AS alone, inbox_internal.is_too_large(m) AS too_large
-          FROM inbox.message AS m
-          LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
-         WHERE m.consumer_id = own_id
-           AND (w.event_id IS NULL OR inbox_internal.due_at(w) <= clock_timestamp())
-           AND NOT EXISTS (SELECT FROM inbox.claimed AS c
-                            WHERE c.consumer_id = m.consumer_id AND c.event_id = m.event_id)
-           AND (m.ordering_key = ''
-                OR NOT EXISTS (SELECT FROM inbox.claimed AS c
-                                WHERE c.consumer_id = m.consumer_id AND c.ordering_key = m.ordering_key)
-                   AND NOT EXISTS (SELECT FROM inbox.obstacle AS o
-                                    WHERE o.consumer_id = m.consumer_id
-                                      AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
-         ORDER BY m.seq
-         LIMIT max_messages
-    ), chosen AS (
-        SELECT f.* FROM free AS f
-         WHERE NOT EXISTS (SELECT FROM free AS large WHERE large.too_large)
-           AND (f.seq = (SELECT min(first.seq) FROM free AS first)
-            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1))
-    ), claimed AS (
-        INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
-            SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
-    )
-    SELECT new_token, f.failed + 1, m.seq, m.event_id, m.occurred_at, m.received_at, m.position, m.version,
-           m.schema_version, m.source_event_id, m.source, m.topic, m.aggregate_type, m.aggregate_id,
-           m.event_type, m.ordering_key, m.content_type, m.headers, m.payload
-      FROM chosen AS f
-      JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
-     ORDER BY f.seq;
-    GET DIAGNOSTICS given_out = ROW_COUNT;
+    LOOP
+        RETURN QUERY
+        WITH free AS MATERIALIZED (
+            SELECT f.* FROM inbox_internal.free_messages(own_id, max_messages) AS f
+        ), chosen AS (
+            SELECT f.* FROM free AS f
+             WHERE NOT EXISTS (SELECT FROM free AS other WHERE other.unfit)
+               AND (f.seq = (SELECT min(first.seq) FROM free AS first)
+                OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1))
+        ), claimed AS (
+            INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
+                SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
+        )
+        SELECT new_token, f.failed + 1, m.seq, m.event_id, m.occurred_at, m.received_at, m.position, m.version,
+               m.schema_version, m.source_event_id, m.source, m.topic, m.aggregate_type, m.aggregate_id,
+               m.event_type, m.ordering_key, m.content_type, m.headers, m.payload
+          FROM chosen AS f
+          JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
+         ORDER BY f.seq;
+        GET DIAGNOSTICS given_out = ROW_COUNT;
+        EXIT WHEN given_out > 0 OR NOT inbox_internal.give_up_unfit(own_id, max_messages);
+    END LOOP;
     PERFORM inbox_internal.note_claim(own_id, new_token, given_out);
-    IF given_out = 0 AND inbox_internal.give_up_too_large(own_id) THEN
-        RETURN QUERY SELECT * FROM inbox.claim(consumer, max_messages, lease, caller);
-    END IF;
 END $$;
 
 -- Completes a claimed message, in the transaction of its effects: takes it out of the inbox, for

@@ -18,6 +18,10 @@ BEGIN
                 USING ERRCODE = 'program_limit_exceeded',
                       DETAIL = format('It has %s bytes; at most 249 are allowed.', octet_length(consumer));
         END IF;
+        IF NOT inbox_internal.has_form(consumer, 'UTF8') THEN
+            RAISE EXCEPTION 'name of a consumer has no form in UTF-8'
+                USING ERRCODE = 'untranslatable_character', DETAIL = 'Others could not read the list of consumers.';
+        END IF;
         INSERT INTO inbox.consumer (name) VALUES (consumer) ON CONFLICT (name) DO NOTHING;
         SELECT c.id INTO STRICT found_id FROM inbox.consumer AS c WHERE c.name = consumer;
     END IF;

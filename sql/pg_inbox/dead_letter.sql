@@ -4,29 +4,33 @@
 CREATE VIEW inbox.dead_letter WITH (security_barrier) AS
 SELECT c.name AS consumer,
        d.event_id,
-       d.ordering_key,
-       d.event_type,
-       d.topic,
-       d.aggregate_type,
-       d.aggregate_id,
+       inbox_internal.for_client(d.ordering_key) AS ordering_key,
+       inbox_internal.for_client(d.event_type) AS event_type,
+       inbox_internal.for_client(d.topic) AS topic,
+       inbox_internal.for_client(d.aggregate_type) AS aggregate_type,
+       inbox_internal.for_client(d.aggregate_id) AS aggregate_id,
        d.version,
-       d.source,
+       inbox_internal.for_client(d.source) AS source,
        d.occurred_at,
        d.attempts,
        d.sqlstate,
-       d.error,
-       d.detail,
-       d.hint,
-       d.context,
+       inbox_internal.for_client(d.error) AS error,
+       inbox_internal.for_client(d.detail) AS detail,
+       inbox_internal.for_client(d.hint) AS hint,
+       inbox_internal.for_client(d.context) AS context,
        d.first_failed_at,
        d.died_at,
        c.on_dead_letter = 'block' AND d.ordering_key <> '' AS blocks,
-       d.content_type,
-       d.headers,
+       inbox_internal.for_client(d.content_type) AS content_type,
+       inbox_internal.for_client(d.headers) AS headers,
        d.payload,
        d.incomplete,
-       inbox.payload_text(d.content_type, d.payload) AS payload_text,
-       inbox.payload_jsonb(d.content_type, d.payload) AS payload_jsonb
+       inbox_internal.for_client(inbox.payload_text(d.content_type, d.payload)) AS payload_text,
+       inbox_internal.for_client(inbox.payload_jsonb(d.content_type, d.payload)) AS payload_jsonb,
+       NOT inbox_internal.has_form(
+           pg_catalog.concat_ws(E'\n', d.ordering_key, d.event_type, d.topic, d.aggregate_type, d.aggregate_id, d.source, d.error, d.detail,
+                                d.hint, d.context, d.content_type, d.headers),
+           pg_catalog.pg_client_encoding()) AS escaped
   FROM inbox.dead_message AS d
   JOIN inbox.consumer AS c ON c.id = d.consumer_id
  WHERE inbox_internal.is_own(c.role) OR pg_catalog.has_table_privilege('inbox.operation', 'SELECT');
@@ -37,6 +41,8 @@ COMMENT ON COLUMN inbox.dead_letter.incomplete IS 'true if parts of the event co
 COMMENT ON COLUMN inbox.dead_letter.context IS 'what the handler did when the last error was raised, the innermost call first';
 COMMENT ON COLUMN inbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
 COMMENT ON COLUMN inbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
+COMMENT ON COLUMN inbox.dead_letter.escaped IS
+    'true if a text has no form in the client_encoding of the session: such texts are shown with bytes as \377, headers as a string';
 
 -- Locks a consumer, of any role, for an operator until the transaction ends.
 CREATE FUNCTION inbox_internal.take_control(consumer text)

@@ -225,6 +225,8 @@ BEGIN
                 what_to_do := 'Ask the sender: outbox.event_status() there. inbox.operation lists calls of inbox.forget().';
             END IF;
         END IF;
+        error := inbox_internal.for_client(error);
+        why := inbox_internal.for_client(why);
         RETURN NEXT;
     END LOOP;
 END $$;

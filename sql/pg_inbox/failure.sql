@@ -119,24 +119,40 @@ RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).pay
           + octet_length((message).event_type) + octet_length((message).content_type) + octet_length((message).source) > 16384
        OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
 
--- Makes a message that is too large a dead letter. Returns false if it is gone, or if another
--- process has locked it. A key that is too long is cut.
+-- Returns whether this session can get the texts of a message, in its client_encoding. It is inlined.
+CREATE FUNCTION inbox_internal.has_form_for_client(message inbox.message)
+RETURNS boolean
+LANGUAGE sql STABLE
+RETURN CASE WHEN pg_client_encoding() IN (getdatabaseencoding(), 'SQL_ASCII') THEN true
+            ELSE inbox_internal.has_form(
+                     concat_ws(E'\n', (message).source, (message).topic, (message).aggregate_type, (message).aggregate_id,
+                               (message).event_type, (message).ordering_key, (message).content_type, (message).headers),
+                     pg_client_encoding()) END;
+
+-- Makes a message that cannot be handed out a dead letter, which keeps all of it: it is too large, or
+-- this session cannot get it. Returns false if it is gone, or if another process has locked it. A key
+-- that is too long is cut.
 CREATE FUNCTION inbox_internal.give_up(message inbox.message)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    problem CONSTANT text := inbox_internal.problem_of(
-        message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
-        message.event_type, message.ordering_key, message.content_type, message.headers, message.payload);
-    key     CONSTANT text := message.ordering_key;
+    too_large CONSTANT boolean := inbox_internal.is_too_large(message) IS TRUE;
+    problem   CONSTANT text := CASE
+        WHEN too_large THEN inbox_internal.problem_of(
+            message.source, message.occurred_at, message.topic, message.aggregate_type, message.aggregate_id,
+            message.event_type, message.ordering_key, message.content_type, message.headers, message.payload)
+        ELSE format('a name or a header of the event has no form in %s, the client_encoding of the session that claimed it',
+                    pg_client_encoding()) END;
+    key       CONSTANT text := message.ordering_key;
 BEGIN
     PERFORM FROM inbox.message AS m
       WHERE m.consumer_id = message.consumer_id AND m.event_id = message.event_id FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
         message.ordering_key := inbox_internal.cut(key, 1024);
-        PERFORM inbox_internal.count_failure(message, problem, '54000', true, NULL, incomplete => message.ordering_key <> key);
+        PERFORM inbox_internal.count_failure(message, problem, CASE WHEN too_large THEN '54000' ELSE '22P05' END, true, NULL,
+                                             incomplete => message.ordering_key <> key);
     END IF;
     RETURN FOUND;
 END $$;

@@ -74,7 +74,7 @@ SELECT c.name AS consumer,
        g.skipped,
        g.recreated,
        g.incarnation,
-       g.why,
+       inbox_internal.for_client(g.why) AS why,
        g.since,
        g.noted_at,
        g.accepted_at

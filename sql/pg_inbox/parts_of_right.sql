@@ -12,16 +12,18 @@ BEGIN ATOMIC
              WHEN 'read' THEN ARRAY['subscribe', 'add_subscription', 'unsubscribe', 'confirm', 'own_subscriptions',
                                     'save_confirmation', 'wake', 'lock_subscriptions', 'confirmed_subscriptions', 'json', 'waiting_keys',
                                     'is_own', 'next_messages', 'next_attempt', 'process', 'take', 'changes_trace', 'record_failure',
-                                    'record_end', 'save_progress', 'set_policy', 'dead_letter', 'event_status', 'payload_text', 'payload_jsonb']
+                                    'record_end', 'save_progress', 'set_policy', 'dead_letter', 'event_status', 'payload_text', 'payload_jsonb',
+                                    'for_client', 'has_form']
              WHEN 'consume' THEN ARRAY['version', 'create_consumer', 'begin_event', 'begin_events', 'was_applied',
                                        'save_offset', 'load_offset', 'confirm_reset', 'report_gap',
                                        'report_progress', 'fail_event', 'end_failure', 'claim', 'complete', 'fail', 'extend', 'release',
-                                       'set_policy', 'dead_letter', 'waiting_keys', 'is_own', 'event_status', 'payload_text', 'payload_jsonb']
+                                       'set_policy', 'dead_letter', 'waiting_keys', 'is_own', 'event_status', 'payload_text', 'payload_jsonb',
+                                       'for_client', 'has_form']
              WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'accept_gap', 'forget', 'set_window', 'prune', 'give_consumer',
                                        'drop_consumer',
                                        'dead_letter', 'waiting_keys', 'is_own', 'operation', 'event_status', 'payload_text',
-                                       'payload_jsonb']
-             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'metrics', 'offsets', 'gaps', 'event_status']
+                                       'payload_jsonb', 'for_client', 'has_form']
+             WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'metrics', 'offsets', 'gaps', 'event_status', 'for_client', 'has_form']
            END
            -- For roles that apply events, in the server or in their own processes.
            || CASE WHEN right_to IN ('read', 'consume')

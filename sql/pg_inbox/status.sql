@@ -40,7 +40,7 @@ SELECT c.name AS consumer,
        coalesce(reported.latency_p50, p.latency_p50) AS latency_p50,
        coalesce(reported.latency_p99, p.latency_p99) AS latency_p99,
        -- An error message of a handler often quotes its message.
-       CASE WHEN inbox_internal.is_own(c.role) THEN blocked.last_error END AS last_error,
+       CASE WHEN inbox_internal.is_own(c.role) THEN inbox_internal.for_client(blocked.last_error) END AS last_error,
        blocked.last_error_at,
        leased.messages AS claimed,
        dead.letters AS dead_letters,
@@ -145,22 +145,22 @@ COMMENT ON COLUMN inbox.lag.source_lag IS
 
 CREATE VIEW inbox.waiting_keys WITH (security_barrier) AS
 SELECT c.name AS consumer,
-       w.ordering_key,
+       inbox_internal.for_client(w.ordering_key) AS ordering_key,
        w.event_id,
-       m.event_type,
+       inbox_internal.for_client(m.event_type) AS event_type,
        w.attempts,
        w.sqlstate,
-       w.error,
-       w.detail,
-       w.hint,
-       w.context,
+       inbox_internal.for_client(w.error) AS error,
+       inbox_internal.for_client(w.detail) AS detail,
+       inbox_internal.for_client(w.hint) AS hint,
+       inbox_internal.for_client(w.context) AS context,
        w.first_failed_at AS since,
        w.last_failed_at,
        w.next_attempt_at,
-       m.content_type,
-       m.headers,
-       inbox.payload_text(m.content_type, m.payload) AS payload_text,
-       inbox.payload_jsonb(m.content_type, m.payload) AS payload_jsonb
+       inbox_internal.for_client(m.content_type) AS content_type,
+       inbox_internal.for_client(m.headers) AS headers,
+       inbox_internal.for_client(inbox.payload_text(m.content_type, m.payload)) AS payload_text,
+       inbox_internal.for_client(inbox.payload_jsonb(m.content_type, m.payload)) AS payload_jsonb
   FROM inbox.waiting AS w
   JOIN inbox.consumer AS c ON c.id = w.consumer_id
   LEFT JOIN inbox.message AS m ON m.consumer_id = w.consumer_id AND m.event_id = w.event_id

@@ -502,7 +502,7 @@ SELECT t.id, t.relation AS "table", c.destination, t.state, t.rows_done, t.rows_
        END AS expected_end,
        outbox_internal.backfill_waits_for(t.id) AS waiting_for,
        (SELECT count(*) FROM outbox.backfill_row AS r WHERE r.task = t.id) AS locked_rows,
-       t.last_error
+       outbox_internal.for_client(t.last_error) AS last_error
   FROM outbox.backfill_task AS t
   LEFT JOIN outbox.cursor AS c ON c.number = t.destination
  WHERE pg_catalog.pg_has_role(t.role, 'MEMBER')

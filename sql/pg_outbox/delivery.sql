@@ -206,15 +206,22 @@ BEGIN ATOMIC
     SELECT key.ordering_key, key.position, key.state, key.next_retry_at FROM key LIMIT at_most;
 END;
 
--- Returns the keys that rows of outbox.delivery hold, but for unreadable ones.
+-- Returns the keys that rows of outbox.delivery hold.
+CREATE FUNCTION outbox_internal.blocked_keys(destination name, at_most integer)
+RETURNS SETOF text
+LANGUAGE sql STABLE STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT first.ordering_key FROM outbox_internal.first_of_keys($1, at_most) AS first;
+END;
+
+-- Returns these keys as relays know them: without unreadable ones.
 CREATE FUNCTION outbox_internal.held_keys(destination name, at_most integer)
 RETURNS SETOF text
 LANGUAGE sql STABLE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT first.ordering_key
-      FROM outbox_internal.first_of_keys($1, at_most) AS first
-     WHERE outbox_internal.is_readable(first.ordering_key);
+    SELECT key FROM outbox_internal.blocked_keys($1, at_most) AS key WHERE outbox_internal.is_readable(key);
 END;
 
 -- Records that a destination refused events, as retries or dead letters. Those that are not here

@@ -26,7 +26,7 @@ SELECT e.server, e.name, e.tenant,
             WHEN c.destination IS NOT NULL THEN 'behind'
             ELSE 'live' END AS state,
        s.failing_since,
-       s.last_error,
+       outbox_internal.for_client(s.last_error) AS last_error,
        s.next_attempt_at,
        coalesce(open.events, 0) + coalesce(trouble.events, 0) + greatest(last.position - c.position - gap.size, 0) AS pending_at_most,
        coalesce(trouble.dead, 0) AS dead_letters,

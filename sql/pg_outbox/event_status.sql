@@ -280,6 +280,9 @@ BEGIN
                            OR NOT outbox_internal.owns_destination(outbox_internal.server_of(target), caller)
                            OR NOT event.topic LIKE ANY (outbox_internal.endpoint_patterns(target)));
         any_row := true;
+        why := outbox_internal.for_client(why);
+        last_error := outbox_internal.for_client(last_error);
+        message_id := outbox_internal.for_client(message_id);
         RETURN NEXT;
     END LOOP;
     IF any_row THEN

@@ -114,18 +114,32 @@ CREATE TYPE outbox.found_event AS (
     "position"      bigint);
 COMMENT ON TYPE outbox.found_event IS 'an event, with its payload as text if it is text or JSON';
 
+-- Returns an event as it is shown to a session.
+CREATE FUNCTION outbox_internal.found(event outbox.event)
+RETURNS outbox.found_event
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (event.event_id, event.occurred_at, outbox_internal.for_client(event.topic),
+            outbox_internal.for_client(event.aggregate_type), outbox_internal.for_client(event.aggregate_id),
+            outbox_internal.for_client(event.event_type), event.version, event.schema_version,
+            outbox_internal.for_client(event.ordering_key), event.source_event_id, outbox_internal.for_client(event.headers),
+            outbox_internal.for_client(event.content_type),
+            outbox_internal.for_client(outbox.payload_text(event.content_type, event.payload)), event.payload, event.position)
+           ::outbox.found_event;
+END $$;
+
 -- Returns an event; no row if it is neither in the log nor in outbox.delivery. Fast for ids that
 -- outbox.enqueue() made; others make it read the whole log.
 CREATE FUNCTION outbox.find_event(event_id uuid)
 RETURNS SETOF outbox.found_event
-LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT e.event_id, e.occurred_at, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.version, e.schema_version,
-           e.ordering_key, e.source_event_id, e.headers, e.content_type, outbox.payload_text(e.content_type, e.payload), e.payload,
-           e.position
-      FROM outbox_internal.event_of_id($1) AS e;
-END;
+AS $$
+BEGIN
+    RETURN QUERY SELECT f.* FROM outbox_internal.event_of_id($1) AS e CROSS JOIN LATERAL outbox_internal.found(e) AS f;
+END $$;
 
 -- Returns events that match all arguments that are given, the latest first. Reads the log backwards
 -- until it has `limit` events, or comes to events that are older than `since`, by their occurred_at and by
@@ -163,15 +177,16 @@ BEGIN
         WHILE high > 0 AND found < $6 LOOP
             low := greatest(high - at_once, 0);
             RETURN QUERY EXECUTE format(
-                'SELECT e.event_id, e.occurred_at, e.topic, e.aggregate_type, e.aggregate_id, e.event_type, e.version, e.schema_version,
-                        e.ordering_key, e.source_event_id, e.headers, e.content_type, outbox.payload_text(e.content_type, e.payload),
-                        e.payload, e.position
-                   FROM outbox.event_%s AS e
-                  WHERE e.ctid >= $7 AND e.ctid < $8
-                    AND ($1 IS NULL OR e.aggregate_type = $1) AND ($2 IS NULL OR e.aggregate_id = $2)
-                    AND ($3 IS NULL OR e.occurred_at >= $3)
-                    AND ($4 IS NULL OR e.event_type = $4) AND ($5 IS NULL OR e.ordering_key = $5)
-                  ORDER BY e.position DESC LIMIT $6', segment.number)
+                'SELECT f.*
+                   FROM (SELECT e::outbox.event AS event
+                           FROM outbox.event_%s AS e
+                          WHERE e.ctid >= $7 AND e.ctid < $8
+                            AND ($1 IS NULL OR e.aggregate_type = $1) AND ($2 IS NULL OR e.aggregate_id = $2)
+                            AND ($3 IS NULL OR e.occurred_at >= $3)
+                            AND ($4 IS NULL OR e.event_type = $4) AND ($5 IS NULL OR e.ordering_key = $5)
+                          ORDER BY e.position DESC LIMIT $6) AS e
+                  CROSS JOIN LATERAL outbox_internal.found(e.event) AS f
+                  ORDER BY f.position DESC', segment.number)
                 USING $1, $2, $3, $4, $5, $6 - found, format('(%s,0)', low)::tid, format('(%s,0)', high)::tid;
             GET DIAGNOSTICS rows = ROW_COUNT;
             found := found + rows;

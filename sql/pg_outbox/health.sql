@@ -181,7 +181,7 @@ BEGIN ATOMIC
                                          WHEN (SELECT d.position FROM outbox.delivery AS d
                                                 WHERE d.destination = s.destination AND d.state <> 'DISCARDED' AND d.ordering_key <> ''
                                                 ORDER BY d.ordering_key, d.position LIMIT 1) IS NULL THEN 0
-                                         ELSE (SELECT count(*) FROM outbox_internal.held_keys(s.destination, 1000)) END
+                                         ELSE (SELECT count(*) FROM outbox_internal.blocked_keys(s.destination, 1000)) END
                              OFFSET 0) AS held(keys) -- counted once, not for each use
          WHERE s.late AND held.keys > 0
         UNION ALL
@@ -300,7 +300,7 @@ BEGIN ATOMIC
           FROM (SELECT sum(s.size)::bigint AS size, min(s.since) FILTER (WHERE s.size > 0) AS since FROM outbox.segment AS s) AS log
          WHERE log.size > pg_size_bytes(nullif(outbox_internal.setting('max_log_size'), '0'))
     )
-    SELECT f.* FROM finding AS f
+    SELECT f.severity, f.object, f.what, f.since, outbox_internal.for_client(f.why), f.what_to_do FROM finding AS f
      WHERE NOT pg_is_in_recovery() OR f.what = 'copy' -- the primary delivers
      ORDER BY f.severity DESC, f.object, f.what, f.since;
 END;

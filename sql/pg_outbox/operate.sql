@@ -671,20 +671,34 @@ END $$;
 -- ---------------------------------------------------------------------------------------------
 
 CREATE VIEW outbox.dead_letter WITH (security_barrier) AS
-SELECT d.destination, d.event_id, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.version, d.ordering_key,
-       d.occurred_at, d.attempts, d.first_failed_at, d.last_failed_at, d.last_error,
-       d.content_type, d.headers, d.payload, d.position,
-       outbox.payload_text(d.content_type, d.payload) AS payload_text,
-       outbox.payload_jsonb(d.content_type, d.payload) AS payload_jsonb
+SELECT d.destination, d.event_id,
+       outbox_internal.for_client(d.topic) AS topic,
+       outbox_internal.for_client(d.aggregate_type) AS aggregate_type,
+       outbox_internal.for_client(d.aggregate_id) AS aggregate_id,
+       outbox_internal.for_client(d.event_type) AS event_type,
+       d.version,
+       outbox_internal.for_client(d.ordering_key) AS ordering_key,
+       d.occurred_at, d.attempts, d.first_failed_at, d.last_failed_at,
+       outbox_internal.for_client(d.last_error) AS last_error,
+       outbox_internal.for_client(d.content_type) AS content_type,
+       outbox_internal.for_client(d.headers) AS headers,
+       d.payload, d.position,
+       outbox_internal.for_client(outbox.payload_text(d.content_type, d.payload)) AS payload_text,
+       outbox_internal.for_client(outbox.payload_jsonb(d.content_type, d.payload)) AS payload_jsonb,
+       NOT outbox_internal.has_form(
+           concat_ws(E'\n', d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key, d.last_error, d.content_type, d.headers),
+           pg_client_encoding()) AS escaped
   FROM outbox.delivery AS d
  WHERE d.state = 'DEAD';
 COMMENT ON VIEW outbox.dead_letter IS 'events that wait for outbox.redrive() or outbox.discard()';
 COMMENT ON COLUMN outbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
 COMMENT ON COLUMN outbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
+COMMENT ON COLUMN outbox.dead_letter.escaped IS
+    'true if a text has no form in the client_encoding of the session: such texts are shown with bytes as \377, headers as a string';
 
 CREATE VIEW outbox.blocked_key AS
-SELECT first.destination, first.ordering_key,
-       first.event_id, first.state, first.attempts, first.next_retry_at, first.last_error,
+SELECT first.destination, outbox_internal.for_client(first.ordering_key) AS ordering_key,
+       first.event_id, first.state, first.attempts, first.next_retry_at, outbox_internal.for_client(first.last_error) AS last_error,
        coalesce(first.first_failed_at, first.occurred_at) AS since,
        (SELECT count(*)
           FROM outbox.delivery AS d
@@ -693,7 +707,7 @@ SELECT first.destination, first.ordering_key,
   FROM (SELECT d.name FROM outbox.destination AS d
         UNION ALL
         SELECT c.destination FROM outbox.cursor AS c WHERE c.number = 0) AS t -- endpoints that are behind
- CROSS JOIN LATERAL outbox_internal.held_keys(t.name, 100000) AS key
+ CROSS JOIN LATERAL outbox_internal.blocked_keys(t.name, 100000) AS key
  CROSS JOIN LATERAL outbox_internal.first_of_key(t.name, key) AS first;
 COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, with the reason';
 COMMENT ON COLUMN outbox.blocked_key.destination IS 'the destination of these events';

@@ -16,18 +16,18 @@ BEGIN ATOMIC
                                        'set_capture_fire', 'trigger_state', 'has_capture_triggers', 'is_captured_shard', 'lock_captured',
                                        'check_owns_table', 'condition_about', 'is_capturing', -- in the SQL edition
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
-                                       'backfill_progress', 'backfill_waits_for']
+                                       'backfill_progress', 'backfill_waits_for', 'for_client', 'has_form']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
-                                       'event_status', 'version', 'payload_text', 'payload_jsonb', 'receipt', 'operation',
+                                       'event_status', 'version', 'payload_text', 'payload_jsonb', 'for_client', 'has_form', 'receipt', 'operation',
                                        'replay_progress', 'dead_letter', 'blocked_key',
-                                       'held_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
+                                       'blocked_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
                                        'cancel_backfill', 'backfill_progress', 'backfill_waits_for',
                                        'endpoint', 'endpoint_secret', 'delete_endpoint', -- of servers that the role owns
                                        'endpoint_status', 'skip_shard']
              WHEN 'fetch' THEN ARRAY['fetch', 'ack', 'nack', 'extend', 'release']
              -- The views, and functions that they call with the rights of their readers.
              WHEN 'monitor' THEN ARRAY['version', 'status', 'destinations', 'list_destinations', 'backlog', 'segment', 'lease', 'health', 'metrics', 'destination_options',
-                                       'selects_nothing', 'endpoint_status', 'refused_as_copy',
+                                       'selects_nothing', 'endpoint_status', 'refused_as_copy', 'for_client', 'has_form',
                                        'workers', 'absent_workers', 'oldest_after', 'oldest_unread_events', 'segment_held_by',
                                        'backfill_progress', 'backfill_waits_for',
                                        'cluster_status', 'ask_nodes', 'node_status'] -- of all nodes of a Citus cluster

@@ -4,22 +4,12 @@
 -- with "?" in place of what is not ASCII, and without an ordering key that is unreadable, so that it
 -- holds no other key. Those for a fetcher or an endpoint are refused before they are handed out.
 
+-- Returns whether a text has a form in UTF-8.
 CREATE FUNCTION outbox_internal.is_readable(value text)
 RETURNS boolean
-LANGUAGE plpgsql STABLE STRICT
+LANGUAGE sql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF getdatabaseencoding() <> 'UTF8' THEN
-        BEGIN
-            PERFORM convert_to(value, 'UTF8');
-        EXCEPTION WHEN untranslatable_character OR character_not_in_repertoire THEN
-            RETURN false;
-        END;
-    END IF;
-    RETURN true;
-END $$;
-COMMENT ON FUNCTION outbox_internal.is_readable(text) IS 'returns whether a text has a form in UTF-8';
+RETURN outbox_internal.has_form(value, 'UTF8');
 
 CREATE FUNCTION outbox_internal.readable_text(value text)
 RETURNS text

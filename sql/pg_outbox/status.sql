@@ -133,7 +133,8 @@ COMMENT ON COLUMN outbox_internal.destination_status.unread_selected IS 'selecte
 
 CREATE VIEW outbox.status AS
 SELECT s.destination, s.state, s.state_since, s.pid, s.published, s.failures, s.pending_at_most, s.in_flight,
-       s.held_keys, s.oldest_pending_age, s.latency_p50, s.latency_p99, s.last_error, s.last_error_at, s.position,
+       s.held_keys, s.oldest_pending_age, s.latency_p50, s.latency_p99, outbox_internal.for_client(s.last_error) AS last_error,
+       s.last_error_at, s.position,
        s.cursor_saved_at, s.throttled, s.request_limit, s.suspects, s.lanes_down, s.round_trip_p50, s.round_trip_p99,
        s.client_queue, s.connects, s.disconnects, s.failing_since, s.next_attempt_at, s.latency_buckets, s.latency_sum
   FROM outbox_internal.destination_status AS s;

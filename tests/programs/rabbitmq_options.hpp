@@ -13,6 +13,7 @@ inline inbox::RabbitmqOptions rabbitmq_options(Options& options) {
     options.take("queue", o.queue);
     options.take("is_stream", o.is_stream);
     options.take("on_recreated", o.on_recreated);
+    options.take("counted_ids_are_unique", o.counted_ids_are_unique);
     std::string start;
     options.take("start", start);
     if (start == "latest")

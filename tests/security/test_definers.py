@@ -36,7 +36,7 @@ NEEDS_NO_CALLER = {
     "outbox.nack(uuid,uuid,text,boolean)": TOKEN,
     "outbox.extend(uuid,interval)": TOKEN,
     "outbox.release(uuid)": TOKEN,
-    "outbox_internal.held_keys(name,integer)": ALL_EVENTS,
+    "outbox_internal.blocked_keys(name,integer)": ALL_EVENTS,
     "outbox_internal.first_of_key(name,text)": ALL_EVENTS,
     "outbox.health(interval)": NO_EVENT,
     "outbox.metrics()": NO_EVENT,

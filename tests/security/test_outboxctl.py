@@ -176,6 +176,7 @@ COMMANDS = [
     "dead-letters discard d --all --why x --yes", "health", "metrics", "doctor", "enqueue a 1 E {}",
     "backfill start public.t", "backfill start t", "backfill status", "backfill watch 1", "backfill pause 1", "backfill resume 1", "backfill cancel 1",
     "inbox status", "inbox lag", "inbox health", "inbox metrics", "inbox offsets", "inbox reset-offset c s --to beginning --why x",
+    "inbox gaps", "inbox accept-gap c s --why x",
     "inbox dead-letters list", f"inbox dead-letters show {ID}", "inbox dead-letters redrive c --all", "inbox dead-letters discard c --all --why x --yes",
     "inbox grant read pg_monitor", "inbox revoke read pg_monitor", "install --edition sql", "inbox install",
 ]  # fmt: skip

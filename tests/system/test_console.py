@@ -216,6 +216,20 @@ def test_a_bad_token_file_is_refused(console: Console, content: str | None, mess
     assert message in done.stderr
 
 
+def test_no_byte_of_a_token_or_of_a_reason_is_left_out(console: Console) -> None:
+    text = "".join(chr(code) for code in range(256) if chr(code) not in "\r\n")
+    console.token_file.write_text(text + "\n", encoding="utf-8", newline="")
+    client = Client(console.serve("--console-write"))
+    for wrong in text[: text.index("\1")], text[:-1], text.replace("\0", ""), text.replace("\t", " "):
+        assert client.ask("POST", "/console/login", {"token": wrong}).status == 403
+    client.log_in(text)
+    reason = text.replace("\0", "")
+    assert client.ask("POST", "/console/api/pause", {**PLACE, "why": reason}).status == 200
+    assert client.ask("POST", "/console/api/pause", {**PLACE, "why": text}).status == 400
+    assert operations(console) == [("pause", "hook", reason)]
+    assert client.ask("GET", "/console/api/place", {**PLACE, "name": "hook\0"}).status == 400
+
+
 @pytest.mark.parametrize("option", [["--console-write"], ["--token-file", "/dev/null"]])
 def test_options_of_the_console_need_it(console: Console, option: list[str]) -> None:
     done = run(console, *option)

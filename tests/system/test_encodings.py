@@ -5,12 +5,15 @@ A new encoding is one line of ENCODINGS.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+import re
+import subprocess
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
-from cluster import Cluster
+from cluster import Cluster, Installation
 from conftest import NewDatabase
 from database import Database
 from receiver import Receiver, answer, path
@@ -290,3 +293,165 @@ def test_what_a_receiver_cannot_store_holds_up_no_other(
         lambda: database.execute(dead), lambda rows: rows == ([] if thai in arriving else [(thai, True)]),
         what="a dead letter",
     )  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------
+# What people and programs read
+# -------------------------------------------------------------------------------------------------
+
+COLUMNS_OF_EVENTS = ["topic", "aggregate_id", "ordering_key", "headers"]
+REPORTS = [
+    "SELECT * FROM outbox.dead_letter", "SELECT * FROM outbox.blocked_key", "SELECT * FROM outbox.find_events()",
+    "SELECT f.* FROM outbox.delivery AS d, outbox.find_event(d.event_id) AS f",
+    "SELECT s.* FROM outbox.delivery AS d, outbox.event_status(d.event_id) AS s",
+    "SELECT * FROM outbox.status", "SELECT * FROM outbox.health('0')",
+]  # fmt: skip
+
+
+def rows(database: Database, query: str) -> list[dict[str, Any]]:
+    cursor = database.connection.execute(query)  # type: ignore[arg-type]
+    names = [column.name for column in cursor.description or []]
+    return [dict(zip(names, row)) for row in cursor]
+
+
+def escaped(text: str) -> str:
+    """Bytes of ENCODINGS as reports show them."""
+    return re.sub(r"\\x(..)", lambda byte: rf"\{int(byte[1], 16):o}", text)
+
+
+@with_unreadable_bytes
+@pytest.mark.parametrize("column", COLUMNS_OF_EVENTS)
+def test_reports_show_what_cannot_be_read(sender: Database, encoding: Encoding, column: str) -> None:
+    assert encoding.unreadable
+    sender.add_destination("d", "pull:", on_dead_letter="block")
+    enqueue_unreadable(sender, encoding, column, "bad")
+    sender.execute(enqueue({"aggregate_id": "'good'", "ordering_key": "'l'"}))
+    ((token,),) = sender.execute("SELECT token FROM outbox.fetch('d')")
+    sender.execute(  # an error that quotes what its writer could not read
+        "UPDATE outbox.delivery SET last_error = last_error || E' \\xff'" if encoding.name == "SQL_ASCII" else "SELECT"
+    )
+    shown = {query: rows(sender, query) for query in REPORTS}
+    assert all(shown.values()), shown
+    (dead,) = shown[REPORTS[0]]
+    text = escaped(encoding.unreadable)
+    if column == "headers":
+        assert json.loads(dead["headers"].replace("\\\\", "\\").replace(text, "k")) == {"name": "k"}
+    else:
+        assert dead[column] == text
+    assert dead["escaped"]
+    if column == "ordering_key":
+        assert [key["ordering_key"] for key in shown[REPORTS[1]]] == [text]
+    by_id = {event["aggregate_id"]: event for event in shown[REPORTS[2]]}
+    assert (by_id["good"]["topic"], len(by_id)) == ("items", 2)
+    sender.execute("SELECT outbox.ack(%s)", (token,))
+
+
+@with_unreadable_bytes
+def test_outboxctl_lists_what_cannot_be_read(sender: Database, encoding: Encoding, installation: Installation) -> None:
+    assert encoding.unreadable
+    sender.add_destination("d", "pull:")
+    enqueue_unreadable(sender, encoding, "topic", "bad")
+    enqueue_unreadable(sender, encoding, "ordering_key", "worse")
+    assert fetch(sender) == []
+    ids = [str(id) for (id,) in sender.execute("SELECT event_id FROM outbox.delivery ORDER BY position")]
+
+    def outboxctl(*arguments: str) -> str:
+        return subprocess.run(
+            [installation.build / "tools/outboxctl/outboxctl", "-d", sender.cluster.conninfo(sender.name), *arguments],
+            capture_output=True, text=True, check=True, timeout=180,
+        ).stdout  # fmt: skip
+
+    listed = json.loads(outboxctl("dead-letters", "list", "--json"))
+    text = escaped(encoding.unreadable)
+    assert [(row["event_id"], row["topic"], row["ordering_key"]) for row in listed] == [
+        (ids[0], text, "k"), (ids[1], "items", text)
+    ]  # fmt: skip
+    assert all(id in outboxctl("dead-letters", "list") for id in ids)
+    assert outboxctl("dead-letters", "show", ids[1]).count(text) == 1
+    assert [row["topic"] for row in json.loads(outboxctl("event", "find", "--json"))] == ["items", text]
+    assert json.loads(outboxctl("event", "show", ids[0], "--json"))["event"]["topic"] == text
+    assert json.loads(outboxctl("dead-letters", "discard", "d", "--all", "--why", "test", "--yes", "--json")) == {
+        "discarded": 2
+    }
+
+
+@pytest.fixture
+def receiver_of_texts(new_database: NewDatabase, home: Database, encoding: Encoding) -> Database:
+    """A database with pg_inbox and the consumer c, which claims its messages."""
+    database = in_encoding(home, new_database(extension=False), encoding)
+    database.execute("CREATE EXTENSION pg_inbox")
+    database.execute("SELECT inbox.create_consumer('c')")
+    return database
+
+
+def receive(database: Database, keys: list[str], column: str = "topic", text: str = "'t'") -> None:
+    """Stores a message of each key; the last one has this text."""
+    for key in keys:
+        values = {"topic": "'t'", "aggregate_id": f"'{key}'", "ordering_key": f"'{key}'", "headers": "'{}'::jsonb"}
+        if key == keys[-1]:
+            values[column] = text
+        database.execute(
+            "SELECT inbox.receive('c', 's', ARRAY[gen_random_uuid()], ARRAY[now()], ARRAY[1::bigint], ARRAY[1::bigint], ARRAY[1], "
+            f"ARRAY[NULL::uuid], ARRAY[{values['topic']}], ARRAY['item'], ARRAY[{values['aggregate_id']}], ARRAY['Changed'], "
+            f"ARRAY[{values['ordering_key']}], ARRAY['application/json'], ARRAY[{values['headers']}], ARRAY['\\x7b7d'::bytea])"
+        )
+
+
+def claimed(database: Database) -> list[str]:
+    return [row["aggregate_id"] for row in rows(database, "SELECT * FROM inbox.claim('c')")]
+
+
+@with_unreadable_bytes
+@pytest.mark.parametrize("column", COLUMNS_OF_EVENTS)
+def test_a_message_that_cannot_be_read_is_put_aside(
+    receiver_of_texts: Database, encoding: Encoding, column: str
+) -> None:
+    inbox = receiver_of_texts
+    bad = given(column, encoding.unreadable or "")[column]
+    receive(inbox, ["before", "bad"], column, bad)
+    receive(inbox, ["after", "worse"], column, bad)
+    receive(inbox, ["behind"])
+    assert claimed(inbox) == ["before", "after", "behind"]
+    dead = rows(inbox, "SELECT * FROM inbox.dead_letter ORDER BY event_id")
+    assert [(row["sqlstate"], row["attempts"], row["incomplete"], row["escaped"]) for row in dead] == [
+        ("22P05", 1, False, True)
+    ] * 2
+    assert all("has no form in UTF8" in row["error"] for row in dead)
+    for query in "waiting_keys", "status", "lag", "health('0')", f"event_status('{dead[0]['event_id']}')":
+        rows(inbox, f"SELECT * FROM inbox.{query}")
+    # Nothing was lost of it: a session that gets bytes as they are can have it.
+    inbox.execute("SELECT inbox.redrive('c')")
+    inbox.execute("SET client_encoding = 'SQL_ASCII'")
+    assert len(inbox.execute("SELECT event_id FROM inbox.claim('c')")) == 2
+    inbox.execute("SET client_encoding = 'UTF8'")
+
+
+@with_unreadable_bytes
+def test_a_message_that_cannot_be_read_holds_its_key(receiver_of_texts: Database, encoding: Encoding) -> None:
+    inbox = receiver_of_texts
+    inbox.execute("SELECT inbox.set_policy('c', on_dead_letter => 'block')")
+    receive(inbox, ["k"], "headers", given("headers", encoding.unreadable or "")["headers"])
+    receive(inbox, ["k"])
+    receive(inbox, ["l"])
+    assert claimed(inbox) == ["l"]
+    inbox.execute("SELECT inbox.discard('c', ARRAY(SELECT event_id FROM inbox.dead_letter), 'a test')")
+    assert claimed(inbox) == ["k"]
+
+
+@pytest.mark.parametrize("encoding", [Encoding("UTF8", "", "", None)], ids=["UTF8"])
+def test_a_session_in_another_encoding_gets_what_it_can(receiver_of_texts: Database) -> None:
+    inbox = receiver_of_texts
+    receive(inbox, ["before", "bad"], "topic", "'あ'")
+    receive(inbox, ["after"])
+    inbox.execute("SET client_encoding = 'LATIN1'")
+    assert claimed(inbox) == ["before", "after"]
+    assert [row["topic"] for row in rows(inbox, "SELECT * FROM inbox.dead_letter")] == [r"\343\201\202"]
+    inbox.execute("SET client_encoding = 'UTF8'")
+    assert [row["topic"] for row in rows(inbox, "SELECT * FROM inbox.dead_letter")] == ["あ"]
+
+
+@with_unreadable_bytes
+def test_a_consumer_with_a_name_that_cannot_be_read_is_refused(receiver_of_texts: Database, encoding: Encoding) -> None:
+    with pytest.raises(psycopg.errors.UntranslatableCharacter, match="name of a consumer has no form in UTF-8"):
+        receiver_of_texts.execute(f"SELECT inbox.create_consumer(E'{encoding.unreadable}')")
+    assert [row["consumer"] for row in rows(receiver_of_texts, "SELECT * FROM inbox.status")] == ["c"]

@@ -131,6 +131,10 @@ def test_alerts_fire_for_what_they_are_made_for_and_none_before(
     wait_until(lambda: database.value("SELECT processed FROM inbox.status") == 100, what="all to be processed")
     assert prometheus.after_another_look() == set()
 
+    # A broker that has deleted events.
+    database.execute("SELECT inbox.report_gap('catalog', 's', 'deleted by the broker', skipped => 3)")
+    wait_until(prometheus.firing, lambda firing: firing == {"InboxEventsSkipped"}, what="InboxEventsSkipped")
+
     # An endpoint that refuses for good, and a handler that fails.
     receiver.on(everything, answer(413))
     database.execute(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg import sql
 
 from cluster import Cluster, Installation
 from conftest import drop_database
@@ -50,7 +51,9 @@ class Tool:
         return done.stderr
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self.inbox(*arguments, "--json"))
+        done = self.run("--json", "-d", self.cluster.conninfo(self.database.name), "inbox", *arguments)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -266,6 +269,8 @@ def test_dead_letters_are_discarded(tool: Tool) -> None:
     )
     assert [row["event_id"] for row in tool.json("dead-letters", "list")] == ids[2:]
     assert operations(tool) == [("discard", "test data")]
+    assert tool.json("dead-letters", "discard", "c", "--all", "--why", "all of them", "--yes") == {"discarded": 1}
+    assert tool.json("dead-letters", "list") == []
 
 
 def test_offsets_are_listed_and_reset(tool: Tool) -> None:
@@ -290,6 +295,28 @@ def test_offsets_are_listed_and_reset(tool: Tool) -> None:
     assert 'invalid input syntax for type timestamp with time zone: "soon"' in tool.refused(*reset, "soon")
 
 
+def test_gaps_are_listed_and_accepted(tool: Tool) -> None:
+    assert tool.json("gaps") == []
+    report = "SELECT inbox.report_gap('c', %s, 'deleted by the broker', %s, %s)"
+    tool.database.execute(report, ("s", 3, False))
+    tool.database.execute(report, ("t", 0, True))
+    assert [(row["subscription"], row["skipped"], row["recreated"]) for row in tool.json("gaps", "c")] == [
+        ("s", 3, 0), ("t", 0, 1)
+    ]  # fmt: skip
+    assert tool.json("gaps", "other") == []
+    header, first, _ = tool.inbox("gaps").splitlines()
+    assert header.startswith("consumer  subscription  skipped") and "deleted by the broker" in first
+    said = tool.inbox("accept-gap", "c", "s", "--why", "sent again")
+    assert said == 'gap of subscription "s" of consumer "c" accepted\n'
+    assert tool.json("accept-gap", "c", "t", "--why", "expected") == {
+        "consumer": "c", "subscription": "t", "state": "accepted"
+    }  # fmt: skip
+    assert all(row["accepted_at"] for row in tool.json("gaps"))
+    assert operations(tool) == [("accept gap", "sent again"), ("accept gap", "expected")]
+    assert 'subscription "s" of consumer "c" has no gap to accept' in tool.refused("accept-gap", "c", "s", "--why", "x")
+    assert 'consumer "d" does not exist' in tool.refused("accept-gap", "d", "s", "--why", "x")
+
+
 def test_lag_and_health_are_shown(tool: Tool) -> None:
     assert tool.json("health") == tool.json("lag") == []
     consumer_with_dead_letters(tool, 1)
@@ -309,7 +336,7 @@ def outbox(tool: Tool, database: Database) -> Callable[..., Any]:
     database.add_destination("d", "pull:", lanes="1", retry_base="1h", topics="a.events")
 
     def call(*arguments: str, code: int = 0) -> Any:
-        done = tool.run("-d", tool.cluster.conninfo(database.name), *arguments, "--json")
+        done = tool.run("--json", "-d", tool.cluster.conninfo(database.name), *arguments)
         assert done.returncode == code, done
         return json.loads(done.stdout) if code != 1 else done.stderr
 
@@ -417,6 +444,152 @@ def test_events_are_shown_as_they_commit(tool: Tool, database: Database) -> None
     finally:
         tail.kill()
         tail.wait()
+
+
+def test_the_topic_of_tail_is_a_text_with_stars(tool: Tool, database: Database) -> None:
+    tail = subprocess.Popen(
+        [tool.program, "event", "tail", "--topic", "a_%\\*", "--json", "-d", tool.cluster.conninfo(database.name)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert tail.stdout
+    enqueue = "SELECT outbox.enqueue('a', '1', 'E', '{}'::jsonb, topic => %s)"
+    try:
+        shown = wait_until(
+            lambda: (
+                database.execute(enqueue, ("axx",)),
+                database.execute(enqueue, ("a_%\\x",)),
+                select.select([tail.stdout], [], [], 0.1)[0],
+            )[-1],
+            what="tail to be there",
+        )  # fmt: skip
+        assert shown and json.loads(tail.stdout.readline())["topic"] == "a_%\\x"
+    finally:
+        tail.kill()
+        tail.wait()
+
+
+# -------------------------------------------------------------------------------------------------
+# Texts: nothing is cut, altered or left out
+# -------------------------------------------------------------------------------------------------
+
+# All bytes that an argument may have, in characters of UTF-8.
+CHARACTERS = [chr(code) for code in range(1, 256)] + ["\u0800", "\U00010348"]
+# What command lines, connection strings, arrays and patterns might take for something else.
+ODD_TEXTS = ["", " ", "{}", "[a,b]", "%%", "a=b", "NULL", '"', "'", "\\", "\\n", "%_*", "$1", "a,b", "# a", "--x", "++"]
+
+
+def parts(size: int) -> list[str]:
+    return ["".join(CHARACTERS[at : at + size]) for at in range(0, len(CHARACTERS), size)]
+
+
+TEXTS = [*parts(90), *ODD_TEXTS]
+
+
+def test_an_event_has_the_texts_that_were_given(outbox: Callable[..., Any], database: Database) -> None:
+    columns = "aggregate_type, aggregate_id, event_type, convert_from(payload, 'UTF8')::jsonb #>> '{}', topic, ordering_key, headers ->> 'h'"
+    for text in TEXTS:
+        some = text or "x"
+        name = "x" + re.sub("[\x01-\x1f\x7f]", "", text)
+        options = [f"--topic={name}", f"--key={text}", "--headers", json.dumps({"h": name})]
+        id = outbox("enqueue", *options, "--", name, some, name, json.dumps(text))["event_id"]
+        (row,) = database.execute(f"SELECT {columns} FROM outbox.event WHERE event_id = '{id}'")
+        assert row == (name, some, name, text, name, text, name)
+        shown = outbox("event", "show", id)["event"]
+        assert [shown[column] for column in ("aggregate_type", "event_type", "topic", "ordering_key")] == [
+            name, name, name, text
+        ]  # fmt: skip
+        search = [f"--aggregate-type={name}", f"--type={name}", f"--key={text}", "--aggregate-id", some]
+        assert [event["event_id"] for event in outbox("event", "find", *search)] == [id]
+
+
+def test_names_with_control_characters_are_refused(outbox: Callable[..., Any]) -> None:
+    for arguments in ("a\x01", "1", "E"), ("a", "1", "E\x7f"), ("a", "1", "E", "--topic", "t\n"):
+        assert "must not contain control characters" in outbox("enqueue", *arguments, code=1)
+
+
+def test_an_option_without_text_takes_no_other_argument(outbox: Callable[..., Any], database: Database) -> None:
+    outbox("enqueue", "a", "1", "E", "--key=", "{}")
+    outbox("enqueue", "a", "1", "E", "--key", "", "{}")
+    assert database.execute("SELECT ordering_key, payload FROM outbox.event") == [("", b"{}")] * 2
+    outbox("pause", "d", "--why=")
+    assert database.execute("SELECT action, why FROM outbox.operation") == [("pause", None)]
+
+
+def test_reasons_are_stored_as_they_were_given(outbox: Callable[..., Any], database: Database) -> None:
+    for text in TEXTS:
+        outbox("pause", "d", "--why", text)
+        outbox("pause", "d", f"--why={text}")
+    stored = database.execute("SELECT why FROM outbox.operation ORDER BY id")
+    assert [why for (why,) in stored] == [text or None for text in TEXTS for _ in range(2)]
+
+
+def test_a_replay_selects_by_texts_as_they_were_given(outbox: Callable[..., Any]) -> None:
+    keys = ("", "%", "k")
+    for key in keys:
+        outbox("enqueue", "a", "1", "E", "{}", "--key", key)
+    outbox("seek", "d", "end", "--yes", "--why", "test")
+    for key in keys:
+        assert outbox("replay", "d", "--key", key, "--dry-run")["events"] == 1
+        assert outbox("replay", "d", f"--key={key}", "--dry-run")["events"] == 1
+        assert outbox("replay", "d", f"--aggregate-id={key}", "--dry-run")["events"] == 0
+    assert outbox("replay", "d", "--dry-run")["events"] == 3
+    assert "invalid input syntax" in outbox("replay", "d", "--since=", "--yes", code=1)
+
+
+def test_consumers_and_subscriptions_are_those_that_were_given(tool: Tool) -> None:
+    for number, text in enumerate(TEXTS):
+        consumer, subscription, why = f"c{text}", f"s{text}", f"w{text}"
+        tool.database.execute("SELECT inbox.report_gap(%s, %s, 'w', 1)", (consumer, subscription))
+        assert [row["subscription"] for row in tool.json("gaps", "--", consumer)] == [subscription]
+        tool.inbox("accept-gap", "--why", why, "--", consumer, subscription)
+        tool.inbox("reset-offset", "--to", "beginning", "--why", why, "--", consumer, subscription)
+        done = tool.database.execute("SELECT consumer, why FROM inbox.operation ORDER BY id OFFSET %s", (2 * number,))
+        assert done == [(consumer, why)] * 2
+
+
+def test_roles_and_databases_are_those_that_were_given(tool: Tool, home: Database, tmp_path: Path) -> None:
+    file = tmp_path / "outboxctl.toml"
+    for text in [*parts(20), *ODD_TEXTS]:
+        name = f"texts {text}"
+        home.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(name)))
+        try:
+            home.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            assert tool.json("grant", "monitor", "--", name) == {"right": "monitor", "role": name}
+            may = "SELECT has_table_privilege(oid, 'inbox.status', 'SELECT') FROM pg_roles WHERE rolname = %s"
+            assert tool.database.value(may, (name,))
+            escaped = name.replace("\\", "\\\\").replace("'", "\\'")
+            conninfo = tool.cluster.conninfo("x").replace("dbname=x", f"dbname='{escaped}'")
+            assert escaped in conninfo
+            toml = json.dumps(conninfo, ensure_ascii=False).replace("\x7f", "\\u007f")
+            file.write_text(f"[contexts]\nodd = {toml}\n")
+            for place in ["-d", conninfo], ["-c", "odd"]:
+                done = subprocess.run(
+                    [tool.program, *place, "inbox", "status"], capture_output=True, timeout=180,
+                    env={**os.environ, "OUTBOXCTL_CONFIG": str(file)},
+                )  # fmt: skip
+                assert f'pg_inbox is not in database "{name}"'.encode() in done.stderr, done.stderr
+        finally:
+            home.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
+            tool.database.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(name)))
+
+
+def test_a_context_with_a_zero_byte_is_refused(tool: Tool, tmp_path: Path) -> None:
+    file = tmp_path / "outboxctl.toml"
+    for conninfo in f"{tool.database.name}\0x", tool.cluster.conninfo(f"{tool.database.name}\0x"):
+        file.write_text(f"[contexts]\nodd = {json.dumps(conninfo)}\n")
+        done = tool.run("-c", "odd", "inbox", "status", env={"OUTBOXCTL_CONFIG": str(file)})
+        assert (done.returncode, done.stdout) == (1, "")
+        assert 'connection parameter "dbname" has a zero byte' in done.stderr
+
+
+def test_bytes_that_are_no_text_are_refused(outbox: Callable[..., Any], database: Database) -> None:
+    for byte in range(0x80, 0x100):
+        text = os.fsdecode(bytes([byte]))
+        for arguments in ("enqueue", text, "1", "E"), ("pause", "d", "--why", text), ("status", text):
+            if byte in (0x80, 0xC3, 0xFF) or arguments[0] == "status":
+                assert "invalid byte sequence" in outbox(*arguments, code=1)
+    assert database.value("SELECT count(*) FROM outbox.operation") == 0
+    assert database.value("SELECT count(*) FROM outbox.event") == 0
 
 
 # -------------------------------------------------------------------------------------------------

@@ -299,7 +299,9 @@ USERS_OF_INTERNALS = {
         "monitor",
         "other nodes of a Citus cluster call it, as the reader of outbox.cluster_status",
     ),
-    "outbox_internal.held_keys": ("operator", VIEW),
+    "outbox_internal.blocked_keys": ("operator", VIEW),
+    "outbox_internal.for_client": ("capturer, operator, monitor", VIEW),
+    "outbox_internal.has_form": ("capturer, operator, monitor", VIEW),
     "outbox_internal.first_of_key": ("operator", VIEW),
     "outbox_internal.relay_settings": ("relay", RELAY),
     "outbox_internal.relay_destinations": ("relay", RELAY),
@@ -360,6 +362,8 @@ USERS_OF_INTERNALS = {
     "inbox_internal.leave_tombstone": ("reader, consumer", PROJECTION),
     "inbox_internal.wait_until": ("reader, consumer", WAIT),
     "inbox_internal.wait_on": ("reader, consumer", WAIT),
+    "inbox_internal.for_client": ("reader, consumer, inbox operator, inbox monitor", VIEW),
+    "inbox_internal.has_form": ("reader, consumer, inbox operator, inbox monitor", VIEW),
     "inbox_internal.is_own": ("reader, consumer, inbox operator, inbox monitor", VIEW),
 }
 

@@ -153,7 +153,10 @@ MEANINGS = {
     "22008": ("`occurred_at` is outside the years 1 to 9999", "no"),
     "22021": ("a payload of a JSON type is not valid UTF-8", "no"),
     "22023": ("an argument has a value that is not allowed", "no"),
-    "22P05": ("a text of an event or of an endpoint has no form in UTF-8", "no"),
+    "22P05": (
+        "a text of an event, of an endpoint or the name of a consumer has no form in UTF-8; of a dead letter of `inbox.claim()`: not in the `client_encoding` of the process",
+        "no",
+    ),
     "23000": ("a version does not rise, and `outbox.on_stale_version` is `error`", "no"),
     "23502": ("a column of a view of the log, or a key, is null", "no"),
     "25000": ("events cannot be enqueued during a parallel operation", "no: declare the function `PARALLEL UNSAFE`"),

@@ -7,7 +7,8 @@ namespace outboxctl {
 namespace {
 
 struct NewBackfill {
-    std::string table, destination, batch, rate, max_pending;
+    std::string table;
+    Parameter destination, batch, rate, max_pending;
 };
 
 void add_start(Command group, Session& session) {

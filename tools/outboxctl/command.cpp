@@ -39,6 +39,23 @@ Option Command::argument(const std::string& name, std::string& value, const std:
     return Option(app_->add_option(name, value, help));
 }
 
+// CLI11 takes an empty value for none if it sets the optional itself.
+static CLI::Option* add_optional(CLI::App* app, const std::string& name,
+                                 std::optional<std::string>& value, const std::string& help) {
+    return app->add_option_function<std::string>(
+        name, [&value](const std::string& text) { value = text; }, help);
+}
+
+Option Command::argument(const std::string& name, std::optional<std::string>& value,
+                         const std::string& help) {
+    return Option(add_optional(app_, name, value, help));
+}
+
+Option Command::option(const std::string& name, std::optional<std::string>& value,
+                       const std::string& help) {
+    return Option(add_optional(app_, name, value, help));
+}
+
 Option Command::arguments(const std::string& name, std::vector<std::string>& values,
                           const std::string& help) {
     return Option(app_->add_option(name, values, help));

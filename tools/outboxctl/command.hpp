@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -50,6 +51,12 @@ class Command {
     Option arguments(const std::string& name, std::vector<std::string>& values,
                      const std::string& help = "");
     Option option(const std::string& name, std::string& value, const std::string& help = "");
+    // Those that need not be given. An empty value is a value: without it, another event or more
+    // events would be meant.
+    Option argument(const std::string& name, std::optional<std::string>& value,
+                    const std::string& help = "");
+    Option option(const std::string& name, std::optional<std::string>& value,
+                  const std::string& help = "");
     Option option(const std::string& name, std::vector<std::string>& values,
                   const std::string& help = "");
     Option option(const std::string& name, int& value, const std::string& help = "");

@@ -158,13 +158,12 @@ void add_discard(Command group, Session& session, Side side) {
             if (!decision.dry_run)
                 confirm("Give up " + those + " dead letters of \"" + decision.of + "\"?",
                         decision.yes);
-            const std::string ids = decision.all ? "(SELECT array_agg(event_id) " + view_of(side) +
-                                                       " WHERE " + side.receiver + " = $1)"
-                                                 : "$2::uuid[]";
-            decide(
-                session, decision,
-                std::string(side.schema) + ".discard($1, coalesce(" + ids + ", '{}'), why => $3)",
-                "discarded");
+            const std::string all = "(SELECT array_agg(event_id) " + view_of(side) + " WHERE " +
+                                    side.receiver + " = $1)";
+            decide(session, decision,
+                   std::string(side.schema) + ".discard($1, coalesce($2::uuid[], " + all +
+                       ", '{}'), why => $3)",
+                   "discarded");
         });
 }
 

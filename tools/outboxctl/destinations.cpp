@@ -31,7 +31,8 @@ void add_listings(Command app, Session& session) {
 }
 
 struct Check {
-    std::string destination, topic;
+    std::string destination;
+    Parameter topic;
 };
 
 void add_check(Command app, Session& session) {
@@ -44,7 +45,7 @@ void add_check(Command app, Session& session) {
             command.option("--topic", check.topic, "Only this topic");
         },
         [&session](const Check& check) {
-            if (session.list("*", "FROM outbox.check_destination($1, nullif($2, ''))",
+            if (session.list("*", "FROM outbox.check_destination($1, $2)",
                              {check.destination, check.topic}, "NOT ok") > 0)
                 throw Failing();
         });
@@ -113,8 +114,8 @@ void add_seek(Command app, Session& session) {
 }
 
 struct Replay {
-    std::string destination, since, until, topic, aggregate_type, aggregate_id, event_type, key,
-        why;
+    std::string destination, why;
+    Parameter since, until, topic, aggregate_type, aggregate_id, event_type, key;
     std::vector<std::string> ids;
     bool dry_run = false, yes = false, watch = false;
 };
@@ -136,8 +137,7 @@ void bind_replay(Command command, Replay& replay) {
 }
 
 constexpr const char* replay_query =
-    "SELECT outbox.replay($1, nullif($2, '')::timestamptz, nullif($3, '')::timestamptz, "
-    "nullif($4, ''), nullif($5, ''), nullif($6, ''), nullif($7, ''), nullif($8, ''), $9::uuid[], "
+    "SELECT outbox.replay($1, $2::timestamptz, $3::timestamptz, $4, $5, $6, $7, $8, $9::uuid[], "
     "why => nullif($10, ''))";
 
 void watch_replay(Session& session, const std::string& id) {

@@ -11,7 +11,8 @@ namespace outboxctl {
 namespace {
 
 struct NewEvent {
-    std::string aggregate_type, aggregate_id, event_type, payload, topic, key, headers;
+    std::string aggregate_type, aggregate_id, event_type;
+    Parameter payload, topic, key, headers;
 };
 
 void add_enqueue(Command app, Session& session) {
@@ -30,9 +31,8 @@ void add_enqueue(Command app, Session& session) {
         },
         [&session](const NewEvent& event) {
             std::string call = "SELECT outbox.enqueue($1, $2, $3, $4::jsonb";
-            std::vector<Parameter> parameters = {
-                event.aggregate_type, event.aggregate_id, event.event_type,
-                event.payload.empty() ? Parameter() : Parameter(event.payload)};
+            std::vector<Parameter> parameters = {event.aggregate_type, event.aggregate_id,
+                                                 event.event_type, event.payload};
             add_argument(call, parameters, "topic", event.topic);
             add_argument(call, parameters, "ordering_key", event.key);
             add_argument(call, parameters, "headers", event.headers, "::jsonb");
@@ -83,15 +83,15 @@ void add_show(Command group, Session& session) {
 }
 
 struct Search {
-    std::string aggregate_type, aggregate_id, since, type, key, topic;
+    Parameter aggregate_type, aggregate_id, since, type, key, topic;
     int limit = 100;
 };
 
 // A time as PostgreSQL reads it, or "10 minutes ago".
-void add_since(std::string& call, std::vector<Parameter>& parameters, const std::string& since) {
+void add_since(std::string& call, std::vector<Parameter>& parameters, const Parameter& since) {
     constexpr std::string_view ago = " ago";
-    if (since.ends_with(ago))
-        add_argument(call, parameters, "since", since.substr(0, since.size() - ago.size()),
+    if (since && since->ends_with(ago))
+        add_argument(call, parameters, "since", since->substr(0, since->size() - ago.size()),
                      "::interval * -1 + now()");
     else
         add_argument(call, parameters, "since", since, "::timestamptz");
@@ -129,13 +129,23 @@ constexpr auto between_tails = std::chrono::milliseconds(500);
 constexpr const char* news = R"(
 WITH now AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT now.snapshot, e.event_id, to_char(e.occurred_at, 'YYYY-MM-DD HH24:MI:SS.MS'), e.topic, e.event_type,
-       e.aggregate_id, e.version, outbox.payload_text(e.content_type, e.payload), to_json(e)
+       e.aggregate_id, e.version, outbox_internal.for_client(outbox.payload_text(e.content_type, e.payload)), to_json(e)
   FROM now
-  LEFT JOIN (SELECT * FROM outbox.event
+  LEFT JOIN (SELECT position, xid, occurred_at, event_id, version, schema_version, source_event_id,
+                    outbox_internal.for_client(topic) AS topic,
+                    outbox_internal.for_client(aggregate_type) AS aggregate_type,
+                    outbox_internal.for_client(aggregate_id) AS aggregate_id,
+                    outbox_internal.for_client(event_type) AS event_type,
+                    outbox_internal.for_client(ordering_key) AS ordering_key,
+                    outbox_internal.for_client(content_type) AS content_type,
+                    outbox_internal.for_client(headers) AS headers, payload, only_to
+               FROM outbox.event
               WHERE xid >= pg_snapshot_xmax($1::pg_snapshot)
                  OR xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::pg_snapshot)))) AS e
-    ON ($2 = '' OR e.topic LIKE replace($2, '*', '%')) AND ($3 = '' OR e.event_type = $3)
-   AND ($4 = '' OR e.aggregate_type = $4) AND ($5 = '' OR e.aggregate_id = $5)
+    ON ($2::text IS NULL
+        OR e.topic LIKE replace(replace(replace(replace($2, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%'))
+   AND ($3::text IS NULL OR e.event_type = $3)
+   AND ($4::text IS NULL OR e.aggregate_type = $4) AND ($5::text IS NULL OR e.aggregate_id = $5)
  ORDER BY e.position)";
 
 void print_event(const Result& rows, int row, bool json) {

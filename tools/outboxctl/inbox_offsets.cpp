@@ -1,4 +1,5 @@
 #include "commands.hpp"
+#include "listing.hpp"
 
 namespace outboxctl {
 
@@ -59,11 +60,50 @@ void add_reset_offset(Command group, Session& session) {
         });
 }
 
+struct Gap {
+    std::string consumer, subscription, why;
+};
+
+void add_accept_gap(Command group, Session& session) {
+    add_command<Gap>(
+        group, "accept-gap", "Accepts that events of a subscription can no longer be received.",
+        "  outboxctl inbox accept-gap catalog kafka:video.events/0 --why 'sent again'\n\n"
+        "`health` no longer shows the gap then, until the next one is reported. Send what is "
+        "missing\n"
+        "again before: for example with `outboxctl replay`.\n",
+        [](Command command, Gap& gap) {
+            command.argument("consumer", gap.consumer).required();
+            command.argument("subscription", gap.subscription, "As `gaps` shows it").required();
+            command.option("--why", gap.why, "Stored in inbox.operation").required();
+        },
+        [&session](const Gap& gap) {
+            const Result accepted = session.query("SELECT inbox.accept_gap($1, $2, $3)",
+                                                  {gap.consumer, gap.subscription, gap.why});
+            if (accepted.text(0, 0) != "t")
+                throw Refused("ERROR:  subscription \"" + gap.subscription + "\" of consumer \"" +
+                              gap.consumer + "\" has no gap to accept");
+            session.report(
+                "SELECT $1::text AS consumer, $2::text AS subscription, 'accepted' AS state",
+                {gap.consumer, gap.subscription}, [&](const Result&) {
+                    return "gap of subscription \"" + gap.subscription + "\" of consumer \"" +
+                           gap.consumer + "\" accepted";
+                });
+        });
+}
+
 }  // namespace
 
 void add_offset_commands(Command inbox, Session& session) {
     add_offsets(inbox, session);
     add_reset_offset(inbox, session);
+    add_listing(inbox, session,
+                {.command = "gaps",
+                 .help = "Lists subscriptions of which events can no longer be received.",
+                 .columns = "*",
+                 .from = "inbox.gaps",
+                 .key = "consumer",
+                 .order = "consumer, subscription"});
+    add_accept_gap(inbox, session);
 }
 
 }  // namespace outboxctl

@@ -1,6 +1,8 @@
 // outboxctl: a command-line tool for pg_outbox and pg_inbox. See docs/outboxctl.md.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
@@ -60,6 +62,37 @@ static int work_on_all(outboxctl::Session& session, const std::function<void()>&
     return code;
 }
 
+static bool takes_value(const CLI::App& app, const std::string& name) {
+    for (const CLI::Option* option : app.get_options())
+        if (option->check_name(name))
+            return option->get_items_expected_max() > 0;
+    const auto& groups = app.get_subcommands({});
+    return std::any_of(groups.begin(), groups.end(),
+                       [&](const CLI::App* group) { return takes_value(*group, name); });
+}
+
+// Returns the arguments as CLI11 takes them. It would take the next argument for the value of
+// "--name=", and "++" for none at all.
+static std::vector<std::string> read_arguments(const CLI::App& app,
+                                               std::span<const char* const> given) {
+    std::vector<std::string> all;
+    bool is_value = false, only_values = false;
+    for (const std::string argument : given) {
+        const std::size_t end = argument.find('=');
+        const bool is_option = !is_value && !only_values && argument.starts_with('-');
+        if (!is_value && !only_values && argument == "++")
+            throw outboxctl::WrongUsage("write -- before the arguments, one of which is \"++\"");
+        all.push_back(argument);
+        if (is_option && argument.starts_with("--") && end == argument.size() - 1) {
+            all.back().pop_back();
+            all.emplace_back();
+        }
+        only_values = only_values || (is_option && argument == "--");
+        is_value = is_option && end == std::string::npos && takes_value(app, argument);
+    }
+    return all;
+}
+
 int main(int argc, char** argv) {
     outboxctl::Session session;
     CLI::App app("Manages pg_outbox and pg_inbox.", "outboxctl");
@@ -94,7 +127,9 @@ int main(int argc, char** argv) {
     if (argc > 1 && printed_for_shells(app, std::vector<std::string>(argv + 1, argv + argc)))
         return 0;
     try {
-        app.parse(argc, argv);
+        std::vector<std::string> arguments = read_arguments(app, {argv + 1, argv + argc});
+        std::reverse(arguments.begin(), arguments.end());
+        app.parse(std::move(arguments));
         session.set_databases(outboxctl::databases(given, contexts));
         return work_on_all(session, work);
     } catch (const CLI::ParseError& error) {

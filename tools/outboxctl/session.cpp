@@ -28,8 +28,8 @@ std::string array_of(const std::vector<std::string>& values) {
 }
 
 void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
-                  const std::string& value, const std::string& cast) {
-    if (value.empty())
+                  const Parameter& value, const std::string& cast) {
+    if (!value)
         return;
     parameters.push_back(value);
     call += ", " + name + " => $" + std::to_string(parameters.size()) + cast;

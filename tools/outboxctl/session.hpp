@@ -17,10 +17,10 @@ using inbox::Result;
 // Returns an array of PostgreSQL as text.
 std::string array_of(const std::vector<std::string>& values);
 
-// Appends an argument by name to the call of a function. Omits it if the value is empty, so that the
+// Appends an argument by name to the call of a function. Omits it if there is no value, so that the
 // default of the function applies.
 void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
-                  const std::string& value, const std::string& cast = "");
+                  const Parameter& value, const std::string& cast = "");
 
 // The database refused the command. The text has the server's detail and hint.
 struct Refused : std::runtime_error {

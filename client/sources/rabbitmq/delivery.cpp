@@ -95,28 +95,47 @@ void take_properties(Envelope& envelope, const amqp_basic_properties_t& properti
         envelope.type = text_of(properties.type);
 }
 
-// Two applications may give the same id. In a stream that was made again offsets begin again, so
-// that an offset alone says nothing.
-static std::string name_of(const Message& message, const std::string& id) {
+// A text that is the same when the broker sends the message again, also by way of a dead-letter
+// exchange, which adds headers with x-.
+static std::string content_of(const Message& message) {
     const Envelope& envelope = message.envelope;
+    std::map<std::string, std::string> attributes = envelope.attributes;
+    std::erase_if(attributes, [](const auto& one) { return one.first.starts_with("x-"); });
+    attributes.try_emplace("type", envelope.type);
+    if (envelope.stamp)
+        attributes.try_emplace("timestamp",
+                               std::to_string(envelope.stamp->time_since_epoch().count()));
+    return digest_of(attributes, message.body);
+}
+
+// Two applications may give the same id. Numbers without an application are given again by another
+// sender, and by one that starts again. In a stream that was made again offsets begin again, so that
+// an offset alone says nothing.
+static std::string name_of(const Message& message, const std::string& id,
+                           bool counted_ids_are_unique) {
+    const Envelope& envelope = message.envelope;
+    if (!envelope.app_id.empty() && !envelope.message_id.empty())
+        return envelope.message_id + '@' + envelope.app_id;
+    if (is_counted(envelope.message_id) && !counted_ids_are_unique)
+        return envelope.message_id + '#' + content_of(message);
     if (!envelope.message_id.empty())
-        return envelope.message_id + (envelope.app_id.empty() ? "" : '@' + envelope.app_id);
+        return envelope.message_id;
     return envelope.offset ? id + '#' + digest_of(envelope.attributes, message.body) : id;
 }
 
 Delivery delivery_from(Message message, const std::string& source, const std::string& unnamed,
-                       Time now) {
+                       Time now, bool counted_ids_are_unique) {
     Envelope& envelope = message.envelope;
+    const std::string id = envelope.offset                ? std::to_string(*envelope.offset)
+                           : !envelope.message_id.empty() ? envelope.message_id
+                                                          : unnamed;
+    std::string name = name_of(message, id, counted_ids_are_unique);
     std::string key;
     if (const auto found = envelope.attributes.extract("ordering_key"))
         key = found.mapped();
     // A sender that does not know our headers sets the event type here.
     const bool has_type = envelope.attributes.contains("event_type") ||
                           envelope.attributes.contains("ce-type") || envelope.type.empty();
-    const std::string id = envelope.offset                ? std::to_string(*envelope.offset)
-                           : !envelope.message_id.empty() ? envelope.message_id
-                                                          : unnamed;
-    std::string name = name_of(message, id);
     Delivery delivery{.event = {},
                       .source = source,
                       .message_id = id,

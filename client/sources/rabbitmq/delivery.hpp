@@ -34,7 +34,8 @@ struct Message {
 void take_properties(Envelope& envelope, const amqp_basic_properties_t& properties);
 
 // `source` is the subscription. A message of a queue that has no id gets `unnamed` as its id.
+// `counted_ids_are_unique` is as in RabbitmqOptions.
 Delivery delivery_from(Message message, const std::string& source, const std::string& unnamed,
-                       Time now);
+                       Time now, bool counted_ids_are_unique);
 
 }  // namespace inbox::rabbitmq

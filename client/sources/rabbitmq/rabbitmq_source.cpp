@@ -88,6 +88,7 @@ rabbitmq::Setup setup_of(const RabbitmqOptions& options) {
             .is_stream = options.is_stream,
             .starts_at_end = options.start == RabbitmqOptions::Start::latest,
             .on_recreated = options.on_recreated,
+            .counted_ids_are_unique = options.counted_ids_are_unique,
             .prefetch = static_cast<std::uint16_t>(options.prefetch),
             .max_message_size = options.max_message_size,
             .retry_base = micros(options.retry_base, "retry_base"),

@@ -430,14 +430,18 @@ void Worker::warn_of_ids(const Envelope& envelope) {
         note(Level::warning, setup_.subscription +
                                  ": there are messages without a message_id; if the broker sends "
                                  "one of them again, it will be applied again");
-    if (!is_ours && is_counted(envelope.message_id) && !std::exchange(has_counted_, true))
-        note(Level::warning,
-             setup_.subscription + ": message_ids such as \"" +
-                 outbox::printable(envelope.message_id, 50) +
-                 "\" look as if their sender counts them; a message with an id that was used "
-                 "before" +
-                 (envelope.app_id.empty() ? "" : " by the same app_id") +
-                 " is taken for a duplicate and not applied");
+    if (is_ours || !is_counted(envelope.message_id) || std::exchange(has_counted_, true))
+        return;
+    const bool is_completed = envelope.app_id.empty() && !setup_.counted_ids_are_unique;
+    note(Level::warning,
+         setup_.subscription + ": message_ids such as \"" +
+             outbox::printable(envelope.message_id, 50) +
+             "\" look as if their sender counts them; " +
+             (is_completed
+                  ? "without an app_id, the content and the timestamp of a message count as well"
+                  : std::string("a message with an id that was used before") +
+                        (envelope.app_id.empty() ? "" : " by the same app_id") +
+                        " is taken for a duplicate and not applied"));
 }
 
 bool Worker::enter(Message message, Micros now) {
@@ -453,7 +457,7 @@ bool Worker::enter(Message message, Micros now) {
     Delivery delivery = delivery_from(
         std::move(message), setup_.subscription,
         instance_ + '/' + std::to_string(claims_.channel()) + '/' + std::to_string(tag),
-        wall_clock());
+        wall_clock(), setup_.counted_ids_are_unique);
     if (offset && !follows(*offset, stamp, delivery.event.id, now))
         return false;
     if (offset && !offsets_.read(*offset, delivery.published_at, delivery.event.id))

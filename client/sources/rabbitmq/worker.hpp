@@ -52,6 +52,7 @@ struct Setup {
     bool is_stream = false;
     bool starts_at_end = false;  // if a stream has no saved offset
     OnRecreated on_recreated = OnRecreated::begin_again;
+    bool counted_ids_are_unique = false;
     std::uint16_t prefetch = 0;
     std::size_t max_message_size = 0;
     outbox::Micros retry_base = 0, retry_max = 0;

@@ -1,5 +1,7 @@
 #include "sinks/mqtt/options.hpp"
 
+#include "sinks/mqtt/text.hpp"
+
 namespace outbox {
 
 static constexpr std::string_view default_port = "1883";
@@ -49,11 +51,24 @@ static constexpr OptionSpec no_subscribers{
     .choices = {"accept", "fail"},
     .default_value = "accept",
     .description = "whether an event is delivered when the broker says that nobody has subscribed"};
+// A value that is cut or altered would be that of another client or user.
+static std::optional<Error> check_mqtt_password(const OptionSpec& spec, std::string_view value) {
+    if (value.size() > max_mqtt_text)
+        return invalid_option_value(spec.name, "MQTT takes at most 65,535 bytes.");
+    return check_text(spec, value);
+}
+static std::optional<Error> check_mqtt_text(const OptionSpec& spec, std::string_view value) {
+    std::optional<Error> error = check_mqtt_password(spec, value);
+    if (!error && !is_mqtt_text(value))
+        error = invalid_option_value(spec.name, "It has characters that MQTT does not allow.");
+    return error;
+}
 static constexpr OptionSpec client_id{
     .name = "client_id",
     .description =
         "id of the client; no other client of the broker may have it. If not set, it is made from "
-        "cluster, database and destination"};
+        "cluster, database and destination",
+    .check = check_mqtt_text};
 static constexpr OptionSpec keep_alive{
     .name = "keep_alive",
     .type = OptionType::number,
@@ -68,12 +83,15 @@ static constexpr OptionSpec ca_file{
     .range = "file of the server",
     .description = "certificates to trust instead of those of the system, for mqtts",
     .names_file = NamesFile::yes};
-static constexpr OptionSpec user{
-    .name = "user", .place = OptionPlace::user_mapping, .description = "user to log in as"};
+static constexpr OptionSpec user{.name = "user",
+                                 .place = OptionPlace::user_mapping,
+                                 .description = "user to log in as",
+                                 .check = check_mqtt_text};
 static constexpr OptionSpec password{.name = "password",
                                      .place = OptionPlace::user_mapping,
                                      .description = "its password",
-                                     .secret = true};
+                                     .secret = true,
+                                     .check = check_mqtt_password};
 
 static constexpr std::array options{
     connect_timeout_option, request_timeout_option, batch_size, format,     topic,   qos,  retain,

@@ -1,12 +1,8 @@
 #include "sinks/mqtt/packets.hpp"
 
-#include "core/text.hpp"
-
 namespace outbox {
 
 // -- writing --------------------------------------------------------------------------------------
-
-static constexpr std::string_view replacement = "\xEF\xBF\xBD";  // U+FFFD
 
 static void append_u16(std::string& out, std::size_t value) {
     out += static_cast<char>(value >> 8 & 0xff);
@@ -29,54 +25,6 @@ static void append_length(std::string& out, std::size_t value) {
 
 static std::size_t length_of_length(std::size_t value) noexcept {
     return value < 128 ? 1 : value < 16'384 ? 2 : value < 2'097'152 ? 3 : 4;
-}
-
-// Returns the number of bytes of the first character, or 0 if it must not be sent (section 1.5.4).
-static std::size_t good_character(std::string_view text) noexcept {
-    const auto first = static_cast<unsigned char>(text.front());
-    if (first >= ' ' && first < 0x7f)
-        return 1;
-    const std::size_t length = utf8_length(text);
-    if (length <= 1)
-        return 0;  // a control character, or not UTF-8
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-    const bool is_c1 = length == 2 && first == 0xC2 && byte(1) < 0xA0;
-    // U+FDD0 to U+FDEF, and the last two of each plane, are not characters.
-    const bool is_unused =
-        (length == 3 && first == 0xEF &&
-         ((byte(1) == 0xB7 && byte(2) >= 0x90 && byte(2) < 0xB0) ||
-          (byte(1) == 0xBF && byte(2) >= 0xBE))) ||
-        (length == 4 && (byte(1) & 0x0f) == 0x0f && byte(2) == 0xBF && byte(3) >= 0xBE);
-    return is_c1 || is_unused ? 0 : length;
-}
-
-bool is_mqtt_text(std::string_view text) noexcept {
-    if (text.size() > max_mqtt_text)
-        return false;
-    while (!text.empty()) {
-        const std::size_t length = good_character(text);
-        if (length == 0)
-            return false;
-        text.remove_prefix(length);
-    }
-    return true;
-}
-
-void append_mqtt_text(std::string& out, std::string_view text) {
-    const std::size_t at = out.size();
-    append_u16(out, 0);
-    const auto size = [&] { return out.size() - at - 2; };
-    while (!text.empty()) {
-        const std::size_t length = good_character(text);
-        const std::string_view next = length > 0 ? text.substr(0, length) : replacement;
-        if (size() + next.size() > max_mqtt_text)
-            break;
-        out += next;
-        const std::size_t bad = utf8_length(text);
-        text.remove_prefix(length > 0 ? length : bad > 0 ? bad : 1);
-    }
-    out[at] = static_cast<char>(size() >> 8);
-    out[at + 1] = static_cast<char>(size() & 0xff);
 }
 
 namespace {
@@ -133,9 +81,8 @@ void append_connect(std::string& out, const MqttConnect& connect) {
     if (!connect.user.empty())
         append_mqtt_text(body, connect.user);
     if (!connect.password.empty()) {  // binary data
-        const std::string_view password = connect.password.substr(0, max_mqtt_text);
-        append_u16(body, password.size());
-        body += password;
+        append_u16(body, connect.password.size());
+        body += connect.password;
     }
     begin_packet(out, MqttType::connect, 0);
     append_length(out, body.size());

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "sinks/mqtt/text.hpp"
+
 namespace outbox {
 
 // The upper half of the first byte.
@@ -28,18 +30,10 @@ enum class MqttType : std::uint8_t {
 };
 
 constexpr std::size_t max_packet_in = 16 * 1024;
-constexpr std::size_t max_mqtt_text = 65'535;  // bytes of a text in a packet
 // Size of the largest packet that the protocol allows, in bytes.
 constexpr std::size_t max_mqtt_packet = 268'435'455 + 5;
 
 // -- writing --------------------------------------------------------------------------------------
-
-// Appends a text as UTF-8 with its length. After max_mqtt_text bytes it is cut off. A character
-// that MQTT does not allow, or for which a broker may end the connection (control characters and
-// non-characters), becomes U+FFFD.
-void append_mqtt_text(std::string& out, std::string_view text);
-// Returns true if append_mqtt_text() would not change the text.
-bool is_mqtt_text(std::string_view text) noexcept;
 
 // Properties of a message. Each function appends one.
 void append_content_type(std::string& properties, std::string_view type);

@@ -90,6 +90,21 @@ def test_messages_that_were_deleted_before_they_were_delivered(
     wait_until(lambda: target.execute(gaps), lambda seen: seen == [(stream.subscription, 7, 0)], what="the gap")
 
 
+def test_the_end_of_a_stream_is_kept_over_a_restart(
+    kind: type[NatsSource], make_source: MakeSource, target: Target, consume: Consume
+) -> None:
+    """It is the end when the durable consumer was made, although no message has come since then."""
+    stream = make_source(kind, deliver_policy="new")
+    stream.send("before")
+    stream.recreate_consumer()
+    consumer = consume(**stream.consumer_options())
+    wait_until(lambda: stream.state().num_waiting, what="the first process to ask for messages")
+    consumer.kill()
+    ids = stream.send_events(5, range(1, 3))
+    consume(**stream.consumer_options())
+    target.wait_applied(ids)
+
+
 def test_only_the_consumer_was_made_again(
     kind: type[NatsSource], make_source: MakeSource, target: Target, consume: Consume
 ) -> None:

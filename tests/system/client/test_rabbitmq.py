@@ -297,6 +297,26 @@ def test_senders_that_count_their_messages(queue: RabbitmqSource) -> None:
 
 
 @of_all_kinds
+@pytest.mark.parametrize(("options", "ids"), [({}, 3), ({"counted_ids_are_unique": 1}, 1)], ids=["", "unique"])
+def test_senders_that_count_their_messages_and_give_no_name(
+    queue: RabbitmqSource, options: dict[str, int], ids: int
+) -> None:
+    """Messages of two senders, or of one that has started again. Each has the same id when it comes again."""
+    import pika
+
+    for body in ("a", "b", "c"):
+        properties = pika.BasicProperties(message_id="1", delivery_mode=2)
+        queue.channel.basic_publish("", queue.name, body.encode(), properties, mandatory=True)
+    reader = queue.read(**options)
+    received = reader.receive(3)
+    assert len({message["event_id"] for message in received}) == ids
+    assert reader.log().count("their sender counts them") == 1
+    reader.kill()
+    again = queue.read(**options).receive(3)
+    assert [message["event_id"] for message in again] == [message["event_id"] for message in received]
+
+
+@of_all_kinds
 def test_the_kind_of_the_queue_is_wrong(queue: RabbitmqSource) -> None:
     reader = queue.read(opened=False, is_stream=int(queue.queue_type != "stream"))
     error = reader.command("open")

@@ -132,6 +132,19 @@ def test_entries_that_are_deleted_while_they_are_pending(stream: RedisSource, he
     stream.wait_settled()
 
 
+def test_the_end_of_a_stream_is_kept_over_a_restart(make_stream: MakeStream, target: Target, consume: Consume) -> None:
+    """It is the end at the first start, although no entry has come then: the group has it."""
+    stream = make_stream(group=None)
+    stream.send("before")
+    options = stream.consumer_options(create_group_from="$")
+    consumer = consume(**options)
+    wait_until(lambda: stream.client.xinfo_groups(stream.name), what="the group")
+    consumer.kill()
+    ids = stream.send_events(5, range(1, 3))
+    consume(**options)
+    target.wait_applied(ids)
+
+
 GAPS = "SELECT subscription, skipped, recreated FROM inbox.gaps"
 
 

@@ -117,7 +117,7 @@ CREATE FUNCTION outbox_migration.credentials()
 RETURNS text
 LANGUAGE sql STABLE
 AS $$
-    SELECT string_agg(format(E'[credentials.%s]\n%s\nurls = %s\n', to_json(s.destination::text), s.lines, u.urls), E'\n' ORDER BY s.destination)
+    SELECT string_agg(format(E'[credentials.%s]\n%s\nurls = %s\n', outbox_migration.toml(to_json(s.destination::text)), s.lines, u.urls), E'\n' ORDER BY s.destination)
       FROM (SELECT c.destination,
                    string_agg(format('%s = %s', to_json(c.option), outbox_migration.toml(to_json(c.value))), E'\n' ORDER BY c.option) AS lines
               FROM outbox_migration.secret AS c GROUP BY c.destination) AS s

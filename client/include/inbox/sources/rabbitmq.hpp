@@ -34,6 +34,11 @@ struct RabbitmqOptions {
     // What is done if a stream was made again, or was cut back, since its offset.
     OnRecreated on_recreated = OnRecreated::begin_again;
 
+    // Whether message_ids of digits only identify messages without an app_id. True if there is one
+    // sender, and it goes on counting when it starts again. Otherwise the content and the timestamp
+    // count as well, so that a message is not taken for that of another sender.
+    bool counted_ids_are_unique = false;
+
     // Without a user: the one that the client certificate names, or guest if there is none.
     std::string user{}, password{};
     bool tls = false;

@@ -39,8 +39,9 @@ class RabbitmqDelivery : public testing::Test {
     bool take_headers(const std::string& headers) {
         return take(be(AMQP_BASIC_HEADERS_FLAG, 2) + long_string(headers));
     }
-    Delivery made(const std::string& body = "{}") {
-        return delivery_from({envelope_, body}, "rabbitmq:///q", "unnamed", now);
+    Delivery made(const std::string& body = "{}", bool counted_ids_are_unique = false) {
+        return delivery_from({envelope_, body}, "rabbitmq:///q", "unnamed", now,
+                             counted_ids_are_unique);
     }
 
     Envelope envelope_{.routing_key = "video.events"};
@@ -100,6 +101,32 @@ TEST_F(RabbitmqDelivery, TimesOfSendersAreNotLaterThanNow) {
 TEST_F(RabbitmqDelivery, TheTimeOfTheBrokerTakesPrecedence) {
     ASSERT_TRUE(take_headers(short_string("timestamp_in_ms") + 'l' + be(1'000'000'000'500, 8)));
     EXPECT_EQ(made().published_at, Time(std::chrono::milliseconds(1'000'000'000'500)));
+}
+
+TEST_F(RabbitmqDelivery, NumbersWithoutAnApplicationAreNoIdsAlone) {
+    const auto id = [&](const std::string& body, bool unique = false) {
+        return made(body, unique).event.id;
+    };
+    envelope_.message_id = "1";
+    envelope_.attributes = {{"ordering_key", "a"}, {"h", "x"}};
+    const std::string first = id("x");
+    EXPECT_NE(first, id("y"));
+    EXPECT_EQ(id("x", true), id("y", true));
+    envelope_.attributes["x-first-death-queue"] = "q";  // it has been to another queue
+    EXPECT_EQ(id("x"), first);
+    envelope_.attributes["h"] = "y";
+    EXPECT_NE(id("x"), first);
+    envelope_.attributes["h"] = "x";
+    envelope_.attributes["ordering_key"] = "b";
+    EXPECT_NE(id("x"), first);
+    envelope_.attributes["ordering_key"] = "a";
+    envelope_.stamp = now;
+    EXPECT_NE(id("x"), first);
+    envelope_.app_id = "shop";
+    EXPECT_EQ(id("x"), id("y"));
+    envelope_.app_id.clear();
+    envelope_.message_id = "order-1";
+    EXPECT_EQ(id("x"), id("y"));
 }
 
 TEST_F(RabbitmqDelivery, BytesThatAreNotText) {

@@ -90,6 +90,25 @@ TEST_F(MqttMessageTest, TheTopicIsMadeFromATemplate) {
     }
 }
 
+TEST(MqttOptionsTest, NoLoginIsCutOrAltered) {
+    const auto refused = [](const std::string& option, const std::string& value) {
+        const std::vector<Option> options{{"url", "mqtt://broker"}};
+        const std::vector<Option> one{{option, value}};
+        if (option == "client_id")
+            return !parse_destination("d", {options[0], one[0]}, {}, {}).ok();
+        return !parse_destination("d", options, one, {}).ok();
+    };
+    const std::string most(65'535, 'x');
+    for (const char* option : {"user", "password", "client_id"}) {
+        EXPECT_FALSE(refused(option, most)) << option;
+        EXPECT_TRUE(refused(option, most + "x")) << option;
+        EXPECT_TRUE(refused(option, "a\nb")) << option;
+        // Binary data only as a password.
+        for (const char* odd : {"\xff", "\xC2\x85", "\xEF\xBF\xBF"})
+            EXPECT_EQ(refused(option, odd), option != std::string_view("password")) << option;
+    }
+}
+
 TEST(MqttText, WhatIsNotAllowedIsReplaced) {
     const auto appended = [](std::string_view text) {
         std::string out;
