@@ -234,6 +234,7 @@ static void promote(const char* destination, const ArrayBuilder& keys, Pipeline&
 }
 
 void record_events(const char* destination, Pipeline& pipeline) {
+    run_core([&] { pipeline.gather_records(); });
     const RecordArrays arrays = arrays_of(pipeline.records());
     // First those that may have ended meanwhile and were read from the log once more.
     if (arrays.moved_positions.count > 0) {

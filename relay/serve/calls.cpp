@@ -463,6 +463,7 @@ struct Records {
 Statement record(const Held& held, const Uuid& token, Relay& relay) {
     Records moved, released, refused, parked, confirmed, unsent;
     BinaryArray keys(Type::text);
+    relay.pipeline().gather_records();
     for (const Record& record : relay.pipeline().records()) {
         switch (record.kind) {
             case Record::Kind::refused:
