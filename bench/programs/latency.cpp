@@ -1,7 +1,7 @@
 // Measures the time from commit to arrival: a paced producer and an HTTP receiver in one process,
 // on one clock.
 //
-//   latency CONNINFO RATE SECONDS SESSIONS [bare|refuses|STATEMENT]
+//   latency CONNINFO RATE SECONDS SESSIONS [bare|refuses|slow|STATEMENT]
 //
 // Prints the port it listens on, waits for a line on the standard input (meanwhile the destination
 // can be created), and then commits RATE transactions per second in SESSIONS sessions. Each changes
@@ -9,8 +9,8 @@
 // COMMIT returned, and when the request with the event had been read to its end. Prints the
 // differences as JSON, in microseconds, without those of the first second, in which caches fill.
 // With `bare` the transactions change no row; with STATEMENT they execute that, in which $1 is the number of
-// an account and $2 the payload. With `refuses` the receiver answers 400 to one key in
-// a hundred, and the figures are those of the other keys.
+// an account and $2 the payload. With `refuses` the receiver answers 400 to one key in a hundred, with
+// `slow` it takes 0.3 to 3 s for each event of such a key, and the figures are those of the other keys.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <map>
 
 #include "paced.hpp"
 
@@ -27,14 +28,28 @@ namespace outbox::bench {
 // The receiver
 // ---------------------------------------------------------------------------------------------
 
-// It may refuse one key in this number of keys, in their order.
+// One key in this number of keys, in their order, may be impaired.
 static constexpr std::size_t keys = 100;
+
+enum class Impairment { none, refuses, slow };
 
 struct Receiver {
     Run& run;
-    bool refuses;
+    Impairment of_some;
+    std::multimap<Time, int> late{};  // sockets that wait for an answer
 
-    bool is_refused(std::size_t number) const { return refuses && number % keys == keys - 1; }
+    bool is_impaired(std::size_t number) const {
+        return of_some != Impairment::none && number % keys == keys - 1;
+    }
+    void answer_later(std::size_t number, int socket, Time now) {
+        late.emplace(now + std::chrono::milliseconds(300 + number / keys * 7919 % 2701), socket);
+    }
+    int milliseconds_left() const {
+        if (late.empty())
+            return -1;
+        const auto left = late.begin()->first - Clock::now();
+        return std::max(0, static_cast<int>(left / std::chrono::milliseconds(1)) + 1);
+    }
 };
 
 static std::size_t content_length(std::string_view head) {
@@ -46,11 +61,21 @@ static std::size_t content_length(std::string_view head) {
     return std::strtoull(&*at + name.size(), nullptr, 10);
 }
 
+static bool answer(int socket, std::string_view text) {
+    return send(socket, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
+}
+
+static constexpr std::string_view taken = "HTTP/1.1 204 No Content\r\n\r\n";
+static constexpr std::string_view refused = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+
+static void answer_late(Receiver& receiver) {
+    for (auto& late = receiver.late; !late.empty() && late.begin()->first <= Clock::now();
+         late.erase(late.begin()))
+        answer(late.begin()->second, taken);
+}
+
 // Takes complete requests out of `buffer` and answers them.
-static void serve(const Receiver& receiver, int socket, std::string& buffer) {
-    static constexpr std::string_view taken = "HTTP/1.1 204 No Content\r\n\r\n";
-    static constexpr std::string_view refused =
-        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+static void serve(Receiver& receiver, int socket, std::string& buffer) {
     const Time now = Clock::now();
     while (true) {
         const std::size_t head = buffer.find("\r\n\r\n");
@@ -61,10 +86,12 @@ static void serve(const Receiver& receiver, int socket, std::string& buffer) {
         if (buffer.size() < body + length)
             return;
         const std::size_t number = number_in(std::string_view(buffer).substr(body, length));
-        const std::string_view answer = receiver.is_refused(number) ? refused : taken;
-        if (!receiver.is_refused(number))
+        const bool impaired = receiver.is_impaired(number);
+        if (!impaired)
             note_arrival(receiver.run, number, now);
-        if (send(socket, answer.data(), answer.size(), MSG_NOSIGNAL) < 0)
+        if (impaired && receiver.of_some == Impairment::slow)
+            receiver.answer_later(number, socket, now);
+        else if (!answer(socket, impaired ? refused : taken))
             return;  // the sender closed the connection, and will open another
         buffer.erase(0, body + length);
     }
@@ -77,13 +104,14 @@ static void watch(int epoll, int descriptor) {
     epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
 }
 
-static void receive(const Receiver& receiver, int listener) {
+static void receive(Receiver& receiver, int listener) {
     const int epoll = epoll_create1(0);
     watch(epoll, listener);
     std::vector<std::string> buffers;  // indexed by descriptor
     while (true) {
         epoll_event events[64];
-        const int count = epoll_wait(epoll, events, 64, -1);
+        const int count = epoll_wait(epoll, events, 64, receiver.milliseconds_left());
+        answer_late(receiver);
         for (int i = 0; i < count; i++) {
             const int descriptor = events[i].data.fd;
             if (descriptor == listener) {
@@ -98,6 +126,8 @@ static void receive(const Receiver& receiver, int listener) {
             char part[65536];
             const ssize_t size = recv(descriptor, part, sizeof part, 0);
             if (size <= 0) {
+                std::erase_if(receiver.late,
+                              [&](const auto& late) { return late.second == descriptor; });
                 close(descriptor);
                 continue;
             }
@@ -123,20 +153,27 @@ static int open_listener() {
 }
 
 static void measure(const char* conninfo, double rate, double seconds, std::size_t sessions,
-                    const char* statement, bool refuses) {
+                    const char* statement, Impairment of_some) {
     const auto count = static_cast<std::size_t>(rate * seconds);
-    Run run(count, refuses ? count - count / keys : count);
-    const Receiver receiver{run, refuses};
-    std::thread(receive, std::cref(receiver), open_listener()).detach();
+    Run run(count, of_some != Impairment::none ? count - count / keys : count);
+    Receiver receiver{run, of_some};
+    std::thread(receive, std::ref(receiver), open_listener()).detach();
     std::getchar();
     produce_all(run, conninfo, rate, sessions, statement);
     std::_Exit(0);  // the receiver thread still waits for requests
 }
 
+static Impairment impairment_of(std::string_view variant) {
+    return variant == "refuses" ? Impairment::refuses
+           : variant == "slow"  ? Impairment::slow
+                                : Impairment::none;
+}
+
 static const char* statement_of(std::string_view variant) {
     if (variant == "bare")
         return enqueue;
-    return variant.empty() || variant == "refuses" ? change_and_enqueue : variant.data();
+    return variant.empty() || impairment_of(variant) != Impairment::none ? change_and_enqueue
+                                                                         : variant.data();
 }
 
 }  // namespace outbox::bench
@@ -144,8 +181,8 @@ static const char* statement_of(std::string_view variant) {
 int main(int argc, char** argv) {
     using namespace outbox::bench;
     if (argc != 5 && argc != 6)
-        die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare|refuses|STATEMENT]");
+        die("usage", "latency CONNINFO RATE SECONDS SESSIONS [bare|refuses|slow|STATEMENT]");
     const std::string_view variant = argc == 6 ? argv[5] : "";
     measure(argv[1], std::atof(argv[2]), std::atof(argv[3]), std::strtoull(argv[4], nullptr, 10),
-            statement_of(variant), variant == "refuses");
+            statement_of(variant), impairment_of(variant));
 }

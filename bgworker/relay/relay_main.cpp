@@ -36,6 +36,7 @@ namespace outbox {
 
 // Time to save the cursor at exit. Events settled after the saved cursor are delivered again.
 static constexpr int milliseconds_to_leave = 500;
+static constexpr int milliseconds_to_record = 250;  // of them
 // Pause between looks whether expressions that could not be evaluated can be by now.
 static constexpr long milliseconds_to_look_again = 10'000;
 // Pause before the next look while events wait for those of another node.
@@ -590,7 +591,9 @@ static void tell_to_leave(SIGNAL_ARGS) {
         SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
         const TimeoutId too_late = RegisterTimeout(USER_TIMEOUT, [] { die(SIGTERM); });
         enable_timeout_after(too_late, milliseconds_to_leave);
-        if (records)
+        // Events that overtook what is not recorded would be delivered again.
+        const Micros record_until = process->clock.now() + milliseconds(milliseconds_to_record);
+        while (relay.has_records() && process->clock.now() < record_until)
             write(Relay::Wish::record);
         if (saves)
             write(Relay::Wish::save);

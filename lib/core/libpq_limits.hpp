@@ -276,11 +276,10 @@ inline bool take_idle_limit(LibpqParameters& parameters, std::string options) {
     return true;
 }
 
-// Connects as PQconnectdbParams() does, with the same time limit for each host, connect_timeout. Unlike
-// that function it ends in time, and takes no more than max_login_bytes. Every session of our programs
-// begins here.
-inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname,
-                                     const SessionRule& rule) {
+// Logs in to the first host that answers, and makes the session one of ours. If the server has ended it
+// before that, `again` is set, and the parameters are those of another attempt.
+inline LibpqConnection log_in_to_any(LibpqParameters& parameters, bool expand_dbname,
+                                     const SessionRule& rule, bool& again) {
     LibpqConnection connected;
     for (std::size_t hosts = 1, tried = 0; tried < hosts; tried++) {
         connected.connection = start_libpq(parameters, expand_dbname, connected.failure);
@@ -295,14 +294,12 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
                                  : never;
         connected.failure.clear();
         if (PQstatus(connection) == CONNECTION_BAD || log_in(connected, limit)) {
+            const bool knows_limit = PQserverVersion(connection) >= 140000;
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
-            else if (const bool knows_limit = PQserverVersion(connection) >= 140000;
-                     !begin_session(connected, rule, limit) && knows_limit &&
-                     take_idle_limit(parameters, libpq_value(options.get(), "options"))) {
-                LibpqConnection again = connect_libpq(std::move(parameters), expand_dbname, rule);
-                return again.failure.empty() ? std::move(again) : std::move(connected);
-            }
+            else
+                again = !begin_session(connected, rule, limit) && knows_limit &&
+                        take_idle_limit(parameters, libpq_value(options.get(), "options"));
             return connected;
         }
         connected.close();
@@ -316,6 +313,19 @@ inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbn
         }
     }
     return connected;
+}
+
+// Connects as PQconnectdbParams() does, with the same time limit for each host, connect_timeout. Unlike
+// that function it ends in time, and takes no more than max_login_bytes. Every session of our programs
+// begins here.
+inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname,
+                                     const SessionRule& rule) {
+    bool again = false;
+    LibpqConnection first = log_in_to_any(parameters, expand_dbname, rule, again);
+    if (!again)
+        return first;
+    LibpqConnection second = log_in_to_any(parameters, expand_dbname, rule, again);
+    return second.failure.empty() ? std::move(second) : std::move(first);
 }
 
 }  // namespace outbox

@@ -14,6 +14,7 @@
 // line: see command(). At the end of the input it stops, and prints the state once more.
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -123,6 +124,8 @@ std::string list(const std::vector<std::string>& texts) {
     return json + ']';
 }
 
+std::atomic<bool> has_ended = false;  // run() has
+
 std::string state(const inbox::Script& script, const inbox::Consumer& consumer) {
     std::ostringstream json;
     json << "{\"acked\":" << list(script.acked()) << ",\"nacked\":" << list(script.nacked())
@@ -130,7 +133,8 @@ std::string state(const inbox::Script& script, const inbox::Consumer& consumer) 
     for (std::size_t i = 0; const inbox::Time seek : script.seeks())
         json << (i++ ? "," : "") << seek.time_since_epoch().count();
     json << "],\"opened\":" << script.opened()
-         << ",\"closed\":" << (script.closed() ? "true" : "false");
+         << ",\"closed\":" << (script.closed() ? "true" : "false")
+         << ",\"ended\":" << (has_ended ? "true" : "false");
     // Behind the script: what was done before an acknowledgement that is in there is in here.
     const inbox::ConsumerMetrics m = consumer.metrics();
     const auto number = [&](const char* name, auto value) {
@@ -362,6 +366,7 @@ int main(int count, char** arguments) {
             std::cerr << "run() threw: " << error.what() << '\n';
             status = 3;
         }
+        has_ended = true;
     });
     for (std::string line; std::getline(std::cin, line);)
         std::cout << command(line, *script, consumer) << std::endl;

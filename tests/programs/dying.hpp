@@ -63,6 +63,7 @@ class MortalSource final : public inbox::Source {
     }
     std::function<bool(const inbox::Delivery&)> recall() override { return source_->recall(); }
     void seek(inbox::Time to) override { source_->seek(to); }
+    void interrupt() noexcept override { source_->interrupt(); }
     void close(std::chrono::milliseconds limit) noexcept override { source_->close(limit); }
 
   private:

@@ -17,6 +17,7 @@ from psycopg import errors
 from cluster import SUPERUSER, Cluster, Installation, MakeCluster
 from database import SENDER, Database, NewDatabase, create_database
 from receiver import Receiver, Request, answer, everything, path
+from silent import silent_server
 from test_tls import TlsServer, tls_server  # noqa: F401  (a fixture)
 from waiting import SECOND, wait_until
 
@@ -348,19 +349,12 @@ def test_events_that_tell_the_topics(database: Database) -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def silent_server() -> Iterator[int]:
-    """Accepts connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
 @pytest.fixture(params=["https", "postgresql"])
 def hanging(request: pytest.FixtureRequest) -> Iterator[Callable[[Database], None]]:
     """Adds a destination whose check waits for an hour."""
-    with silent_server() as port:
+    with silent_server() as silent:
         yield lambda database: database.add_destination(
-            "d", f"{request.param}://127.0.0.1:{port}/a", connect_timeout="1h"
+            "d", f"{request.param}://127.0.0.1:{silent.port}/a", connect_timeout="1h"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster import MakeCluster
-from database import Database, create_database
+from database import Database, NewDatabase, create_database
 from receiver import (
     Receiver,
     Request,
@@ -76,6 +76,31 @@ def test_a_refused_event_is_tried_again_and_holds_back_its_key_only(db: Database
     wait_until(lambda: db.status()["held_keys"], lambda seen: seen == 0, what="no held key")
     db.enqueue("a", first=4)
     wait_for_versions(receiver, "a", [1, 1, 1, 2, 3, 4])
+
+
+def test_a_long_line_of_a_held_key_keeps_no_other(new_database: NewDatabase, receiver: Receiver, http: None) -> None:
+    """More events of it than a relay may have in memory are ahead in the log, and none of them can be written to
+    outbox.delivery: an operator is at work."""
+    in_line = 600  # more than a block
+    db = new_database({"outbox.max_in_flight": "50"})
+    receiver.on(version_of("held", 1), answer(400))
+    db.add_destination("d", receiver.url(), retry_base="50ms", retry_max="1s", max_attempts="1000")
+    db.enqueue("held")
+    wait_until(lambda: len(rows(db)), lambda count: count == 1, what="the event to hold its key")
+    with db.connect() as operator, operator.transaction():
+        operator.execute("SELECT FROM outbox.cursor FOR UPDATE")
+        db.enqueue("held", in_line, first=2)
+        db.enqueue("other", 3)
+        wait_for_versions(receiver, "other", [1, 2, 3])
+        assert len(rows(db)) == 1
+    receiver.forget_rules()
+    wait_until(
+        lambda: list(dict.fromkeys(receiver.versions("held"))), lambda seen: len(seen) == 1 + in_line,
+        what="the line to arrive",
+    )  # fmt: skip
+    assert list(dict.fromkeys(receiver.versions("held"))) == list(range(1, in_line + 2))
+    wait_for_rows(db, [])
+    db.wait_settled()
 
 
 @pytest.mark.worker

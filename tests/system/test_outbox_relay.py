@@ -20,6 +20,7 @@ from pooler import PROGRAM as PGBOUNCER
 from pooler import Pooler
 from processes import stop_process
 from receiver import Gate, Receiver, answer, everything, subject
+from silent import LOGINS, silent_server
 from test_encodings import LATIN1, in_encoding
 from waiting import wait_until
 
@@ -679,6 +680,27 @@ def test_a_program_that_cannot_finish_ends_in_time(
     assert relay.stop() == 0
     assert database.value("SELECT position FROM outbox.cursor") < database.last_position()
     gate.open()
+
+
+@pytest.mark.parametrize("module", LOGINS)
+def test_a_destination_that_never_answers_does_not_keep_the_program(
+    database: Database, installation: Installation, start_relay: StartRelay, module: str
+) -> None:
+    with silent_server() as silent:
+        url = silent.url(installation, module)
+        database.add_destination("d", url, relay="external", connect_timeout="1h", request_timeout="1h")
+        database.enqueue()
+        relay = start_relay(database)
+        with silent.accept():
+            assert relay.stop() == 0
+
+
+def test_a_database_that_never_answers_does_not_keep_the_program(start_relay: StartRelay) -> None:
+    with silent_server() as silent:
+        url = f"postgresql://somebody@127.0.0.1:{silent.port}/x?connect_timeout=3600"
+        relay = start_relay(options=("--database-url", url))
+        with silent.accept():
+            assert relay.stop() == 0
 
 
 def test_it_continues_after_a_restart_of_the_server(

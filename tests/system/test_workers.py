@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-
 import psycopg
 import pytest
 
 from cluster import Installation, MakeCluster
 from database import Database, NewDatabase, create_database
 from processes import wait_until_quiet, wake_ups
+from silent import LOGINS, silent_server
 from waiting import SECOND, Stopwatch, stays, wait_until
 
 
@@ -285,38 +284,22 @@ def test_a_database_whose_drop_was_interrupted_gets_no_keeper(make_cluster: Make
     assert 'database "invalid"' not in cluster.log_since(offset)
 
 
-# By module: a destination whose server is asked for a login, or for an answer, before it gets an event.
-LOGINS = {
-    "http": "http://127.0.0.1:{port}/",
-    "kafka": "kafka://127.0.0.1:{port}",
-    "mqtt": "mqtt://127.0.0.1:{port}",
-    "nats": "nats://127.0.0.1:{port}",
-    "postgresql": "postgresql://somebody@127.0.0.1:{port}/x",
-    "rabbitmq": "amqp://127.0.0.1:{port}",
-    "redis": "redis://127.0.0.1:{port}",
-}
-
-
 @pytest.mark.parametrize("module", LOGINS)
 def test_a_server_that_never_answers_keeps_no_relay(
     new_database: NewDatabase, installation: Installation, module: str
 ) -> None:
     """Changed options and the end of a destination do not wait until a login has failed."""
-    if not installation.has_module(f"pg_outbox_{module}"):
-        pytest.skip(f"NOT TESTED: the module {module} is not built")
     database = new_database()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(180)
-        url = LOGINS[module].format(port=silent.getsockname()[1])
+    with silent_server() as silent:
+        url = silent.url(installation, module)
         database.add_destination("d", url, connect_timeout="1h", request_timeout="1h")
         database.enqueue()
-        first, _ = silent.accept()
+        first = silent.accept()
         database.change_destination("d", connect_timeout="2h")
-        second, _ = silent.accept()  # the relay has started again
+        second = silent.accept()  # the relay has started again
         database.drop_destination("d")
         for connection in (first, second):
             with connection:
-                connection.settimeout(180)
                 while connection.recv(4096):  # until the relay has closed it
                     continue
 

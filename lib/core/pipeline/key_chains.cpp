@@ -89,14 +89,20 @@ void KeyChains::set_suspect(Tracked& head, bool suspect) {
 
 void KeyChains::free(std::string_view key) {
     const auto entry = held_.find(key);
-    if (entry != held_.end())
+    if (entry != held_.end() && entry->second == 0)
         held_.erase(entry);
 }
 
 void KeyChains::hold_only(std::vector<std::string>&& keys) {
-    held_.clear();
+    std::erase_if(held_, [](const auto& entry) { return entry.second == 0; });
     for (std::string& key : keys)
-        held_.insert(std::move(key));
+        held_.try_emplace(std::move(key), 0);
+}
+
+const std::string& KeyChains::join_line(std::string_view key) {
+    auto& [name, count] = *held_.find(key);
+    count++;
+    return name;
 }
 
 }  // namespace outbox

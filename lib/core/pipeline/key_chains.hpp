@@ -1,5 +1,6 @@
 // The order of keys. For each key with events in the pipeline it knows which event may be sent and
-// which ones wait behind it. It also has the keys that events in outbox.delivery hold.
+// which ones wait behind it. It also has the keys that events in outbox.delivery hold, or those that
+// will be written there.
 //
 // A chain has the events of one key, linked by Tracked::next_of_key. Only its head may be sent. If
 // the head is a suspect, the whole chain counts as held back.
@@ -11,7 +12,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "core/pipeline/tracked.hpp"
@@ -42,9 +42,13 @@ class KeyChains {
     std::size_t held_back() const noexcept { return held_back_; }
 
     // Keys that events in outbox.delivery hold.
-    bool hold(std::string_view key) { return held_.emplace(key).second; }
+    bool hold(std::string_view key) { return held_.try_emplace(std::string(key), 0).second; }
     void free(std::string_view key);
     void hold_only(std::vector<std::string>&& keys);
+    // A held key stays held while events of it are in the line (see WindowLedger). Returns the key,
+    // which stays where it is meanwhile.
+    const std::string& join_line(std::string_view key);
+    void leave_line(const std::string& key) noexcept { held_.find(key)->second--; }
     bool holds(std::string_view key) const { return !held_.empty() && held_.contains(key); }
     std::size_t held() const noexcept { return held_.size(); }
 
@@ -60,7 +64,8 @@ class KeyChains {
     // Keys point into the texts of their heads.
     std::unordered_map<std::string_view, Chain> chains_;
     std::size_t held_back_ = 0;
-    std::unordered_set<std::string, KeyHash, std::equal_to<>> held_;
+    // With the number of their events in the line.
+    std::unordered_map<std::string, std::size_t, KeyHash, std::equal_to<>> held_;
 };
 
 }  // namespace outbox

@@ -19,6 +19,7 @@ Pipeline::Pipeline(std::unique_ptr<Sink> sink, const Limits& limits, const Clock
       stats_(stats),
       pauses_(limits.backoff_base, limits.backoff_cap, seed),
       seed_(seed),
+      line_memory_(limits.budget),
       lanes_([this] {
           return LaneHealth(capabilities_.max_batches, limits_.backoff_base, limits_.backoff_cap,
                             seed_ += 0x9e3779b97f4a7c15);
@@ -41,19 +42,20 @@ std::size_t Pipeline::held_bytes_limit() const noexcept {
 }
 
 bool Pipeline::has_memory() const noexcept {
-    return unsettled_ < limits_.max_events && held_bytes_ < held_bytes_limit();
+    return unsettled_ < limits_.max_events && held_bytes_ + line_bytes() < held_bytes_limit();
 }
 
 // Retries and fresh keys for probes may use a quarter more than the limit, so that they do not wait
 // until the log is settled.
 bool Pipeline::has_spare_memory() const noexcept {
     const auto more = [](std::size_t usual) { return usual + std::max<std::size_t>(usual / 4, 1); };
-    return unsettled_ < more(limits_.max_events) && held_bytes_ < more(held_bytes_limit());
+    return unsettled_ < more(limits_.max_events) &&
+           held_bytes_ + line_bytes() < more(held_bytes_limit());
 }
 
 // A crash repeats at most this many events.
 bool Pipeline::has_span() const noexcept {
-    return ledger_.span() < limits_.max_events * max_span_factor;
+    return ledger_.whole_span() < limits_.max_events * max_span_factor;
 }
 
 // When all events in memory have failed, only other events can tell an outage from a few bad keys.
@@ -102,8 +104,12 @@ void Pipeline::take_in(TrackedBlock& block) {
     blocks_in_use_.push_back(&block);
     unsettled_ += block.events().size();
     held_bytes_ += block.bytes();
+    block.in_use++;  // it stays until each event has found its place
     for (Tracked& event : block.tracked())
         enqueue(event);
+    if (--block.in_use == 0)
+        recycle(&block);
+    line_memory_.set(line_bytes());
 }
 
 // Retries wait for their key even if the sink is ordered: the next retry of a key must not be sent
@@ -122,18 +128,18 @@ void Pipeline::join_lane(Tracked& event) {
 }
 
 void Pipeline::enqueue(Tracked& event) {
-    join_lane(event);
-    event.turn = next_turn_++;
     const bool waits = waits_for_its_key(*event.event);
     if (is_held(*event.event)) {
         // The event waits behind an event of the log in memory, or else behind those in
         // outbox.delivery.
         const Tracked* last = waits ? chains_.last_of(event.event->ordering_key) : nullptr;
         if (last == nullptr || last->event->retry) {
-            record(event, Record::Kind::parked);
+            put_in_line(event);
             return;
         }
     }
+    join_lane(event);
+    event.turn = next_turn_++;
     if (waits && !chains_.join(event))
         return;
     if (event.event->has_failed && !capabilities_.ordered)
@@ -227,15 +233,39 @@ void Pipeline::hold_behind(Tracked& event) {
     park_waiting(event);
 }
 
+void Pipeline::put_in_line(Tracked& event) {
+    ledger_.park(event, chains_.join_line(event.event->ordering_key));
+    unsettled_--;
+    event.block->in_use--;
+}
+
+void Pipeline::gather_records() {
+    const std::deque<Parked>& line = ledger_.line();
+    from_line_.reserve(max_parked);  // so that they do not move
+    while (from_line_.size() < std::min(max_parked, line.size())) {
+        const Parked& parked = line[from_line_.size()];
+        Event& event = from_line_.emplace_back();
+        event.position = parked.position;
+        event.xid = parked.xid;
+        event.ordering_key = *parked.key;
+        records_.push_back({.event = &event});
+    }
+}
+
 void Pipeline::recorded() {
     // Moved events first: they may have ended since, and then have a second record.
     for (const Record& record : records_)
         if (record.kind == Record::Kind::moved)
             moved(*record.event->tracked);
     for (const Record& record : records_)
-        if (record.kind != Record::Kind::moved)
+        if (record.kind != Record::Kind::moved && record.event->tracked != nullptr)
             finish(*record.event->tracked);
     records_.clear();
+    for (std::size_t i = 0; i < from_line_.size(); i++)
+        chains_.leave_line(*ledger_.line()[i].key);
+    ledger_.leave_line(from_line_.size());
+    line_memory_.set(line_bytes());
+    from_line_.clear();
     ledger_.advance();
 }
 
@@ -369,9 +399,11 @@ bool Pipeline::expects_outcomes() const noexcept {
 
 std::optional<Micros> Pipeline::oldest() const noexcept {
     const Tracked* first = ledger_.first_unsettled();
-    if (first == nullptr)
+    const std::deque<Parked>& line = ledger_.line();
+    if (first == nullptr && line.empty())
         return std::nullopt;
-    return first->event->occurred_at;
+    return std::min(first != nullptr ? first->event->occurred_at : never,
+                    line.empty() ? never : line.front().occurred_at);
 }
 
 // True if there are lanes with events and all of them are down.

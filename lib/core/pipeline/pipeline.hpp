@@ -34,6 +34,8 @@
 // down. Pipelines of one process may share a budget besides. has_room() says when the reader must
 // wait. Events that wait behind suspects, or for a lane that is down while others work, move to
 // outbox.delivery before they fill the memory. Nothing moves there while the destination is down.
+// Events of the log whose key is held leave memory at once, for a line of those that wait to be written
+// there. So other keys pass while a long line is written.
 //
 // While a window is open and has_room() is true, the home must go on reading: batches that are not
 // full wait for more events.
@@ -72,6 +74,7 @@ struct Record {
         confirmed,  // a retry that was delivered
         unsent,     // a retry that waits for an earlier one of its key
     };
+    // A parked event may have left memory. Then it has only a position, a transaction and a key.
     Event* event = nullptr;
     Kind kind = Kind::parked;
     bool permanent = false;  // refused: no further attempt
@@ -109,6 +112,9 @@ class Pipeline {
     static constexpr std::size_t max_held_keys = 100'000;
     // Suspects may use one in this many of the requests in flight, but at least one.
     static constexpr std::size_t suspects_share = 8;
+    // This many events of the line are written to outbox.delivery at a time, so that other events do
+    // not wait for long.
+    static constexpr std::size_t max_parked = EventBlock::max_events;
     // While there are fresh events, this many requests with them are sent for one with suspects.
     static constexpr unsigned fresh_per_suspect = 3;
     // With this many suspects in memory no more retries are taken from outbox.delivery.
@@ -157,7 +163,10 @@ class Pipeline {
     // Replaces all held keys. Keys of events in records() stay held.
     void hold_keys(std::vector<std::string>&& keys);
     std::size_t held_keys() const noexcept { return chains_.held(); }
-    // Changes to be written to outbox.delivery. Call recorded() once they have been committed.
+    // Changes to be written to outbox.delivery. Call gather_records(), which adds the first events of
+    // the line, before they are written, and recorded() once they have been committed.
+    bool has_records() const noexcept { return !records_.empty() || !ledger_.line().empty(); }
+    void gather_records();
     const std::vector<Record>& records() const noexcept { return records_; }
     void recorded();
     // Takes a block of retries in order of position. Each key must begin with its first event.
@@ -202,7 +211,7 @@ class Pipeline {
     std::optional<std::int64_t> front_position() const noexcept { return ledger_.front_position(); }
 
     bool idle() const noexcept { return unsettled_ == 0 && ledger_.empty(); }
-    std::size_t unsettled() const noexcept { return unsettled_; }
+    std::size_t unsettled() const noexcept { return unsettled_ + ledger_.line().size(); }
     // Number of requests in flight.
     std::size_t in_flight() const noexcept { return in_flight_.size(); }
     // While paused: whether outcomes may still come. A sink with endpoints keeps what it has not sent.
@@ -245,6 +254,7 @@ class Pipeline {
     };
 
     std::size_t held_bytes_limit() const noexcept;
+    std::size_t line_bytes() const noexcept { return ledger_.line().size() * sizeof(Parked); }
     bool has_memory() const noexcept;
     bool has_spare_memory() const noexcept;
     bool has_span() const noexcept;
@@ -254,6 +264,7 @@ class Pipeline {
     bool waits_for_its_key(const Event& event) const noexcept;
     bool is_held(const Event& event) const;
     void record(Tracked& event, Record::Kind kind);
+    void put_in_line(Tracked& event);
     void park(Tracked& event);
     void park_linked(Tracked* first);
     void park_waiting(Tracked& event);
@@ -347,6 +358,7 @@ class Pipeline {
     std::uint64_t seed_;
 
     WindowLedger ledger_;
+    MemoryCharge line_memory_;
     KeyChains chains_;
     Lanes lanes_;
     Circuit destination_;
@@ -372,6 +384,7 @@ class Pipeline {
     std::vector<Tracked*> failed_;  // to be put back to the front
 
     std::vector<Record> records_;
+    std::vector<Event> from_line_;  // events of the line that records_ has
     std::vector<Receipt> receipts_;
 
     bool paused_ = false;

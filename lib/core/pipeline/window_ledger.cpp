@@ -17,9 +17,12 @@ void WindowLedger::add(TrackedBlock& block) {
     block.window = &window;
     block.through = block.events().back().position;
     block.previous = window.last;
+    if (window.begin == 0)
+        window.begin = block.events().front().position;
     (window.last != nullptr ? window.last->next : window.first) = &block;
     window.last = &block;
     span_ += block.events().size();
+    added_ += block.events().size();
 }
 
 void WindowLedger::close(std::int64_t last_position) {
@@ -64,7 +67,7 @@ void WindowLedger::advance() {
             }
             return;
         }
-        if (!window.closed)
+        if (!window.closed || has_line(window))
             return;
         highest_settled_ = std::max({highest_settled_, window.settled_to, window.last_position});
         windows_.pop_front();
@@ -79,7 +82,35 @@ std::size_t WindowLedger::take_settled() noexcept {
 std::optional<std::int64_t> WindowLedger::front_position() const noexcept {
     if (windows_.empty() || !windows_.front().any_settled)
         return std::nullopt;
-    return windows_.front().settled_to;
+    const Window& window = windows_.front();
+    if (!has_line(window))
+        return window.settled_to;
+    const std::int64_t before_line = line_.front().position - 1;
+    if (before_line < window.begin)
+        return std::nullopt;
+    return std::min(window.settled_to, before_line);
+}
+
+void WindowLedger::park(Tracked& event, const std::string& key) {
+    line_.push_back({.position = event.event->position,
+                     .xid = event.event->xid,
+                     .occurred_at = event.event->occurred_at,
+                     .key = &key,
+                     .window = event.block->window,
+                     .before = added_ - event.block->events().size()});
+    settle(event);
+}
+
+void WindowLedger::leave_line(std::size_t count) {
+    line_.erase(line_.begin(), line_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+bool WindowLedger::has_line(const Window& window) const noexcept {
+    return !line_.empty() && line_.front().window == &window;
+}
+
+std::size_t WindowLedger::whole_span() const noexcept {
+    return line_.empty() ? span_ : std::max<std::size_t>(span_, added_ - line_.front().before);
 }
 
 TrackedBlock* WindowLedger::first_block() const noexcept {

@@ -220,6 +220,7 @@ Call record(const Held& held, const Uuid& token, Relay& relay) {
         return all[static_cast<std::size_t>(kind)];
     };
     BinaryArray keys(Type::text);
+    relay.pipeline().gather_records();
     for (const Record& record : relay.pipeline().records()) {
         of(record.kind).add(record, held);
         if (!record.event->ordering_key.empty())

@@ -401,7 +401,7 @@ void Relay::saved() noexcept {
 // ---------------------------------------------------------------------------------------------
 
 bool Relay::has_records() const noexcept {
-    return !pipeline_->records().empty();
+    return pipeline_->has_records();
 }
 
 Micros Relay::record_due() const noexcept {

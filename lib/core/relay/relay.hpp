@@ -21,7 +21,8 @@
 //   Wish::consult       The sink has a question for the database (core/endpoints.hpp): run
 //                       outbox_internal.ask_endpoints() with question(), then call consulted() or,
 //                       if it had no effect, consult_failed().
-//   Wish::record        Write pipeline().records() to outbox.delivery, then call recorded().
+//   Wish::record        Call pipeline().gather_records(), write pipeline().records() to
+//                       outbox.delivery, then call recorded().
 //   Wish::save          Write pipeline().receipts() and, if may_save_cursor(), cursor(), and remove
 //                       the rows of passed_transactions(). Then call saved().
 //   Wish::wait          Sleep until deadline(), until the pipeline's descriptor is readable, or

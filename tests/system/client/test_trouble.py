@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from cluster import MakeCluster
+from cluster import Installation, MakeCluster
 from database import create_database
+from silent import silent_server
 from sinks.fault_proxy import TcpProxy
 from waiting import wait_until
 
@@ -272,6 +274,44 @@ def test_it_can_be_stopped_by_a_signal_handler(target: Target, consume: Consume)
     consumer.wait_for("the event", acked=1)
     consumer.process.send_signal(signal.SIGTERM)
     wait_until(lambda: consumer.state()["closed"], what="the consumer to end")
+    assert consumer.wait_ended() == 0
+
+
+HOUR = 3_600_000  # milliseconds
+LIMITED = ("nats", "rabbitmq", "redis", "sqs")  # sources whose limits are options
+
+# By kind of source: options of a consumer, for a server at this address.
+OPENS: Mapping[str, Mapping[str, object]] = {
+    "kafka": {"kafka_group": "g", "kafka_topics": "t"},
+    "nats": {"nats_stream": "s", "nats_consumer": "c"},
+    "pubsub": {"pubsub": "p/s", "emulator_host": "{address}"},
+    "pull": {"pull": "postgresql://somebody@{address}/x"},
+    "rabbitmq": {"rabbitmq_queue": "q"},
+    "redis": {"redis_streams": "s", "redis_group": "g", "redis_consumer": "c"},
+    "sqs": {
+        "sqs": "q", "sqs_region": "eu-west-1", "sqs_endpoint": "http://{address}", "sqs_access_key_id": "any",
+        "sqs_secret_access_key": "any",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OPENS)
+def test_a_stop_ends_a_source_that_is_opening(
+    installation: Installation, target: Target, consume: Consume, kind: str
+) -> None:
+    """Neither the limits of the source nor drain_limit end it: its server accepts connections and never answers."""
+    if kind != "pull" and not (installation.programs / f"{kind}_source").exists():
+        pytest.skip(f"NOT TESTED: the source {kind} is not part of this build")
+    limits = {f"{kind}_{name}": HOUR for name in ("connect_timeout", "request_timeout")}
+    with silent_server() as silent:
+        address = f"127.0.0.1:{silent.port}"
+        options = {kind: address, **(limits if kind in LIMITED else {}), **OPENS[kind]}
+        consumer = consume(
+            drain_limit=HOUR, **{name: str(value).format(address=address) for name, value in options.items()}
+        )
+        with silent.accept():
+            consumer.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: consumer.state()["ended"], what="the consumer to end")
     assert consumer.wait_ended() == 0
 
 

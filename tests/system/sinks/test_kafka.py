@@ -461,6 +461,25 @@ def test_the_check_of_a_cluster_that_cannot_be_reached(kafka: KafkaSink, db: Dat
         kafka.proxy.listen()
 
 
+def test_the_check_of_a_broker_that_advertises_a_wrong_address(kafka: KafkaSink, db: Database) -> None:
+    """The address of the URL answers; the one that it names is where the proxy was."""
+    kafka.add_topic()
+    add_destination(kafka, "proxied", {}, connect_timeout="2s")
+    kafka.proxy.refuse_connections()
+    try:
+        found = check(db, "item.events")
+        assert found["connection"][0], found
+        ok, detail = found["broker 1"]
+        assert not ok and f"it advertises 127.0.0.1:{kafka.proxy.port}: " in detail, detail
+        assert "brokers" not in found
+    finally:
+        kafka.proxy.listen()
+    db.change_destination("d", connect_timeout="30s")  # a busy machine takes its time
+    found = check(db, "item.events")
+    assert found["brokers"] == (True, "each can be reached at the address that it advertises"), found
+    assert all(ok for ok, _ in found.values()), found
+
+
 def test_the_check_of_a_login(kafka: KafkaSink, db: Database) -> None:
     mapping = {"user": "alice", "password": "s3cret-but-wrong"}
     add_destination(kafka, "sasl", mapping, sasl_mechanism="PLAIN")

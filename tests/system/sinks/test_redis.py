@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import subprocess
 import tempfile
 import threading
@@ -686,3 +687,28 @@ def test_a_node_that_is_gone_for_a_while(cluster_sink: tuple[Cluster, ClusterSin
     db.wait_published(len(ids) + len(more))
     gone.start()
     assert_arrived_once(sink, ids + more + waiting)
+
+
+def test_the_check_of_a_cluster(cluster_sink: tuple[Cluster, ClusterSink], db: Database) -> None:
+    """It goes where each stream is, and tells a node that the others know at a wrong address."""
+    cluster, sink = cluster_sink
+    sink.create()
+
+    def found_on(node: int) -> dict[str, tuple[bool, str]]:
+        return check(sink, f"{sink.types[3 * node]}.events")
+
+    for node, server in enumerate(cluster.servers):
+        (detail,) = (detail for subject, (_, detail) in found_on(node).items() if subject.startswith("stream "))
+        assert detail.startswith("it does not exist; its first event creates it")
+        assert detail.endswith(f"; it is on 127.0.0.1:{server.port}") == (node != 0)
+    with socket.socket() as nowhere:  # bound, and nobody listens
+        nowhere.bind(("127.0.0.1", 0))
+        wrong = nowhere.getsockname()[1]
+        cluster.nodes[2].config_set("cluster-announce-port", wrong)
+        wait_until(
+            lambda: str(cluster.nodes[0].execute_command("CLUSTER", "SLOTS")),
+            lambda slots: str(wrong) in slots, what="the others to know the node at the wrong port",
+        )  # fmt: skip
+        ok, detail = found_on(2)[f"node 127.0.0.1:{wrong}"]
+        assert not ok and str(wrong) in detail
+        assert all(ok for ok, _ in found_on(1).values())

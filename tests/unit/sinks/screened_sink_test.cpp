@@ -182,6 +182,7 @@ TEST_P(ScreenedPipelineTest, EveryFaultyEventBecomesADeadLetterAndAllOthersArriv
     for (int round = 0; round < 10'000 && (pipeline.unsettled() > 0 || !waiting.empty()); round++) {
         pipeline.step();
         std::set<std::string> keys;
+        pipeline.gather_records();
         for (const Record& record : pipeline.records()) {
             const std::int64_t position = record.event->position;
             keys.emplace(record.event->ordering_key);

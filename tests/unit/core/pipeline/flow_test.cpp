@@ -229,6 +229,47 @@ TEST(WindowLedger, AWindowIsSettledWhenItIsClosedAndAllItsEventsAre) {
     EXPECT_TRUE(ledger.empty());
 }
 
+TEST(WindowLedger, AnEventOfTheLineKeepsTheLogButNotItsBlock) {
+    TrackedBlock first, second;
+    append(first, {.position = 5});
+    append(first, {.position = 7});
+    append(second, {.position = 8});
+    const std::string key = "a";
+    WindowLedger ledger;
+    ledger.open();
+    first.track();
+    ledger.add(first);
+    ledger.settle(first.tracked()[0]);
+    ledger.park(first.tracked()[1], key);
+    second.track();
+    ledger.add(second);
+    ledger.settle(second.tracked()[0]);
+    ledger.close(9);
+    EXPECT_EQ(ledger.first_block(), nullptr);
+    EXPECT_EQ(ledger.front_position(), 6);
+    EXPECT_EQ(ledger.whole_span(), 3u);
+    EXPECT_EQ(ledger.take_settled(), 0u);
+    ledger.leave_line(1);
+    ledger.advance();
+    EXPECT_EQ(ledger.take_settled(), 1u);
+    EXPECT_EQ(ledger.highest_settled(), 9);
+}
+
+TEST(WindowLedger, NothingIsSettledIfTheFirstEventOfTheWindowIsInTheLine) {
+    TrackedBlock block;
+    append(block, {.position = 5});
+    append(block, {.position = 7});
+    block.track();
+    const std::string key = "a";
+    WindowLedger ledger;
+    ledger.open();
+    ledger.add(block);
+    ledger.park(block.tracked()[0], key);
+    ledger.settle(block.tracked()[1]);
+    ledger.advance();
+    EXPECT_EQ(ledger.front_position(), std::nullopt);
+}
+
 // ---- ConditionLog
 
 TEST(ConditionLog, AConditionThatLastsHasOneLine) {

@@ -232,6 +232,7 @@ class World {
 
     void record() {
         std::set<std::string> touched;
+        pipeline->gather_records();
         for (const Record& record : pipeline->records()) {
             const std::int64_t position = record.event->position;
             touched.insert(specs_.at(position).key);

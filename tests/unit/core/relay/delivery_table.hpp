@@ -23,7 +23,6 @@ class DeliveryTable {
     };
     struct Row {
         std::string key;
-        std::string topic;
         bool failed = false;  // RETRY, otherwise PENDING
         bool dead = false;
         bool locked = false;
@@ -117,8 +116,7 @@ class DeliveryTable {
             return;
         }
         const auto [row, is_new] =
-            rows_.try_emplace(position, Row{.key = std::string(record.event->ordering_key),
-                                            .topic = std::string(record.event->topic)});
+            rows_.try_emplace(position, Row{.key = std::string(record.event->ordering_key)});
         change(row->second, record, now);
     }
     void change(Row& row, const Record& record, Micros now) const {

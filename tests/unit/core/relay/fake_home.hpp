@@ -69,6 +69,9 @@ class FakeLog {
         return now;
     }
     const std::vector<Row>& rows() const { return rows_; }
+    const std::string& topic_at(std::int64_t position) const {
+        return rows_[static_cast<std::size_t>(position) - 1].topic;
+    }
     const std::set<std::uint64_t>& running() const { return running_; }
 
   private:
@@ -183,6 +186,7 @@ class FakeHome {
     Micros save_interval = milliseconds(100);
     Micros poll = seconds(3600);
     std::size_t rows_in_block = 3;
+    Micros time_per_record = 0;
 
   private:
     std::unique_ptr<Sink> make_sink() {
@@ -284,7 +288,10 @@ class FakeHome {
     void record() {
         if (!has_lock())
             return;
-        for (const std::string& key : saved.table.record(relay->pipeline().records(), clock.now()))
+        relay->pipeline().gather_records();
+        const std::vector<Record>& records = relay->pipeline().records();
+        clock.advance(time_per_record * static_cast<Micros>(records.size()));
+        for (const std::string& key : saved.table.record(records, clock.now()))
             relay->pipeline().free_key(key);
         if (relay->has_transactions())
             saved.transactions.settle_retries(relay->transactions().committed());
@@ -303,7 +310,7 @@ class FakeHome {
             for (const DeliveryTable::Claimed& row : claimed) {
                 append(*block, {.position = row.position,
                                 .key = row.row.key,
-                                .topic = row.row.topic,
+                                .topic = log.topic_at(row.position),
                                 .key_failed = row.key_failed});
                 block->events().back().has_failed = row.row.attempts > 0;
             }

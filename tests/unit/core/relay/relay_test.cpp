@@ -321,6 +321,54 @@ TEST(RelayUnderLoad, RequestsThatHangDoNotStopTheLog) {
         << home.stats.delivered << " delivered, " << home.saved.table.rows().size() << " rows";
 }
 
+// It takes 6 s to park the events of the key that is held, which are in front of all others.
+TEST(RelayUnderLoad, OtherKeysPassALongLineOfAHeldKey) {
+    constexpr int in_line = 30'000, others = 1000;
+    FakeHome home{{.max_batches = 8}, {}, 10'000, 1};
+    home.rows_in_block = EventBlock::max_events;
+    home.time_per_record = 200;
+    std::vector<std::int64_t> sent;
+    home.on_submit = [&](const Batch& batch) { sent.push_back(batch.events.front()->position); };
+    home.start();
+    const auto commit = [&](const std::string& key, int count) {
+        const std::uint64_t xid = home.log.begin();
+        for (int i = 0; i < count; i++)
+            home.log.write(xid, count == others ? key + std::to_string(i) : key, "t");
+        home.log.end(xid, true);
+        home.committed = true;
+    };
+    commit("held", 1);
+    while (sent.empty())
+        home.turn();
+    sent.clear();
+    home.sink->fail(1, "no", 0, Fate::refused);
+    while (home.saved.table.rows().empty())
+        home.turn();
+
+    commit("held", in_line);
+    commit("other", others);
+    const Micros begin = home.clock.now();
+    const auto run = [&](const auto& reached) {
+        while (!reached() && home.clock.now() < begin + seconds(60)) {
+            const bool waits = home.turn() == Wish::wait;
+            for (const std::int64_t position : std::exchange(sent, {}))
+                position > 1 + in_line ? home.sink->confirm(position)
+                                       : home.sink->fail(position, "no", 0, Fate::refused);
+            if (waits)
+                home.clock.advance_to(home.relay->deadline(home.committed));
+        }
+    };
+    run([&] { return home.stats.delivered == others; });
+    EXPECT_EQ(home.stats.delivered, static_cast<std::uint64_t>(others));
+    EXPECT_LT(home.clock.now() - begin, seconds(1));
+    const std::int64_t saved = home.relay->cursor().position;
+    EXPECT_LE(saved, 1 + in_line) << "the log waits for what is not parked";
+
+    run([&] { return home.relay->pipeline().idle(); });
+    EXPECT_EQ(home.saved.table.rows().size(), 1u + in_line);
+    EXPECT_EQ(home.relay->pipeline().held_keys(), 1u);
+}
+
 TEST_F(RelayTest, AStoppedRelayForgetsWhatItWasReading) {
     commit({"a", "b", "c", "d", "e"});
     EXPECT_EQ(home.turn(), Wish::read);
