@@ -61,51 +61,16 @@ BEGIN
     END IF;
 END $$;
 
--- Returns the next messages of a consumer that can be claimed, in order of arrival, and which of them
--- cannot be handed out. It is inlined.
-CREATE FUNCTION inbox_internal.free_messages(
-    consumer_id  integer,
-    max_messages integer,
-    OUT seq          bigint,
-    OUT event_id     uuid,
-    OUT ordering_key text,
-    OUT failed       integer,
-    OUT alone        boolean,
-    OUT unfit        boolean)
-RETURNS SETOF record
-LANGUAGE sql STABLE
-BEGIN ATOMIC
-    SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0), coalesce(w.sqlstate = 'IL001', false),
-           inbox_internal.is_too_large(m) IS TRUE OR NOT inbox_internal.has_form_for_client(m)
-      FROM inbox.message AS m
-      LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
-     WHERE m.consumer_id = $1
-       AND (w.event_id IS NULL OR inbox_internal.due_at(w) <= clock_timestamp())
-       AND NOT EXISTS (SELECT FROM inbox.claimed AS c
-                        WHERE c.consumer_id = m.consumer_id AND c.event_id = m.event_id)
-       AND (m.ordering_key = ''
-            OR NOT EXISTS (SELECT FROM inbox.claimed AS c
-                            WHERE c.consumer_id = m.consumer_id AND c.ordering_key = m.ordering_key)
-               AND NOT EXISTS (SELECT FROM inbox.obstacle AS o
-                                WHERE o.consumer_id = m.consumer_id
-                                  AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
-     ORDER BY m.seq
-     LIMIT $2;
-END;
-
--- Makes those of the next messages dead letters that cannot be handed out. Returns whether there were any.
-CREATE FUNCTION inbox_internal.give_up_unfit(consumer_id integer, max_messages integer)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+-- Puts messages aside that were claimed, and are given back without an attempt. Later ones of their
+-- keys may have been put aside (free.sql).
+CREATE FUNCTION inbox_internal.give_back(consumer_id integer, event_ids uuid[])
+RETURNS void
+LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    -- CASE, because give_up() must not be called for others.
-    RETURN (SELECT count(*) > 0
-              FROM inbox_internal.free_messages($1, $2) AS f
-              JOIN inbox.message AS m ON m.consumer_id = $1 AND m.event_id = f.event_id
-             WHERE CASE WHEN f.unfit THEN inbox_internal.give_up(m) END);
-END $$;
+BEGIN ATOMIC
+    UPDATE inbox.message AS m SET aside = true
+     WHERE m.consumer_id = $1 AND m.event_id = ANY (event_ids) AND m.ordering_key <> '' AND NOT m.aside;
+END;
 
 -- Takes the next messages of a consumer under a lease, in order of arrival; commit before
 -- processing them. The consumer must have no subscriptions in the server. Error 42704: there is no
@@ -151,6 +116,7 @@ DECLARE
     new_token CONSTANT uuid := gen_random_uuid();
     handlers  integer;
     pending   boolean;
+    free_ids  uuid[];
     given_out bigint;
 BEGIN
     PERFORM inbox_internal.check_isolation('messages cannot be claimed');
@@ -177,28 +143,29 @@ BEGIN
     -- taken.
     PERFORM FROM inbox.consumer AS c WHERE c.id = own_id FOR NO KEY UPDATE;
     PERFORM inbox_internal.end_lost_leases(own_id);
-    LOOP
-        RETURN QUERY
-        WITH free AS MATERIALIZED (
-            SELECT f.* FROM inbox_internal.free_messages(own_id, max_messages) AS f
-        ), chosen AS (
-            SELECT f.* FROM free AS f
-             WHERE NOT EXISTS (SELECT FROM free AS other WHERE other.unfit)
-               AND (f.seq = (SELECT min(first.seq) FROM free AS first)
-                OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1))
-        ), claimed AS (
-            INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
-                SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
-        )
-        SELECT new_token, f.failed + 1, m.seq, m.event_id, m.occurred_at, m.received_at, m.position, m.version,
-               m.schema_version, m.source_event_id, m.source, m.topic, m.aggregate_type, m.aggregate_id,
-               m.event_type, m.ordering_key, m.content_type, m.headers, m.payload
-          FROM chosen AS f
-          JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
-         ORDER BY f.seq;
-        GET DIAGNOSTICS given_out = ROW_COUNT;
-        EXIT WHEN given_out > 0 OR NOT inbox_internal.give_up_unfit(own_id, max_messages);
-    END LOOP;
+    SELECT f.event_ids INTO STRICT free_ids FROM inbox_internal.free_messages(own_id, max_messages, for_client => true) AS f;
+    RETURN QUERY
+    WITH free AS MATERIALIZED (
+        SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
+               coalesce(w.sqlstate = 'IL001', false) AS alone
+          FROM unnest(free_ids) AS f(id)
+          JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.id
+          LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
+    ), chosen AS (
+        SELECT f.* FROM free AS f
+         WHERE f.seq = (SELECT min(first.seq) FROM free AS first)
+            OR f.seq < coalesce((SELECT min(single.seq) FROM free AS single WHERE single.alone), f.seq + 1)
+    ), claimed AS (
+        INSERT INTO inbox.claimed (consumer_id, event_id, ordering_key, token, leased_until)
+            SELECT own_id, f.event_id, f.ordering_key, new_token, clock_timestamp() + lease FROM chosen AS f
+    )
+    SELECT new_token, f.failed + 1, m.seq, m.event_id, m.occurred_at, m.received_at, m.position, m.version,
+           m.schema_version, m.source_event_id, m.source, m.topic, m.aggregate_type, m.aggregate_id,
+           m.event_type, m.ordering_key, m.content_type, m.headers, m.payload
+      FROM chosen AS f
+      JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
+     ORDER BY f.seq;
+    GET DIAGNOSTICS given_out = ROW_COUNT;
     PERFORM inbox_internal.note_claim(own_id, new_token, given_out);
 END $$;
 
@@ -265,7 +232,7 @@ DECLARE
     policy  inbox.consumer;
     message inbox.message;
     dead    boolean;
-    others  bigint := 0;
+    others  uuid[] := '{}';
 BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
@@ -282,11 +249,15 @@ BEGIN
     END IF;
     dead := inbox_internal.count_failure(message, $3, $4, $5, NULL, $6, $7, $8);
     IF NOT dead OR policy.on_dead_letter = 'block' THEN
-        DELETE FROM inbox.claimed AS c
-         WHERE c.token = $1 AND c.ordering_key = message.ordering_key AND c.ordering_key <> '';
-        GET DIAGNOSTICS others = ROW_COUNT;
+        WITH given_back AS (
+            DELETE FROM inbox.claimed AS c
+             WHERE c.token = $1 AND c.ordering_key = message.ordering_key AND c.ordering_key <> ''
+            RETURNING c.event_id
+        )
+        SELECT coalesce(array_agg(g.event_id), '{}') INTO others FROM given_back AS g;
+        PERFORM inbox_internal.give_back(policy.id, others);
     END IF;
-    PERFORM inbox_internal.note_change(policy.id, -1 - others, 1);
+    PERFORM inbox_internal.note_change(policy.id, -1 - cardinality(others), 1);
     RETURN CASE WHEN dead THEN 'dead' ELSE 'retry' END;
 END $$;
 
@@ -329,17 +300,18 @@ SET jit = off
 AS $$
 DECLARE
     own_id   integer;
-    released integer;
+    released uuid[];
 BEGIN
     WITH given_back AS (
         DELETE FROM inbox.claimed AS c
          USING inbox.consumer AS o
          WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
-         RETURNING c.consumer_id
+         RETURNING c.consumer_id, c.event_id
     )
-    SELECT min(g.consumer_id), count(*) INTO own_id, released FROM given_back AS g;
-    IF released > 0 THEN
-        PERFORM inbox_internal.note_change(own_id, -released, 0);
+    SELECT min(g.consumer_id), coalesce(array_agg(g.event_id), '{}') INTO own_id, released FROM given_back AS g;
+    IF released <> '{}' THEN
+        PERFORM inbox_internal.give_back(own_id, released);
+        PERFORM inbox_internal.note_change(own_id, -cardinality(released), 0);
     END IF;
-    RETURN released;
+    RETURN cardinality(released);
 END $$;

@@ -99,11 +99,11 @@ BEGIN
     INSERT INTO inbox.message (
                seq, consumer_id, event_id, occurred_at, received_at, position, version, schema_version,
                source_event_id, source, topic, aggregate_type, aggregate_id, event_type, ordering_key,
-               content_type, headers, payload)
+               content_type, headers, payload, aside)
         OVERRIDING SYSTEM VALUE
         SELECT d.seq, d.consumer_id, d.event_id, d.occurred_at, d.received_at, d.position, d.version, d.schema_version,
                d.source_event_id, d.source, d.topic, d.aggregate_type, d.aggregate_id, d.event_type, d.ordering_key,
-               d.content_type, d.headers, d.payload
+               d.content_type, d.headers, d.payload, d.ordering_key <> '' -- see free.sql
           FROM inbox.dead_message AS d
          WHERE d.consumer_id = known_id AND d.event_id = ANY (ids)
         ON CONFLICT DO NOTHING;

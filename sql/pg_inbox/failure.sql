@@ -97,6 +97,7 @@ BEGIN
         RETURN false;
     END IF;
     event.seq := coalesce(event.seq, nextval('inbox.message_seq_seq'));
+    event.aside := false;
     INSERT INTO inbox.dead_message
         SELECT event.*, failure.attempts, failure.error, failure.sqlstate, failure.first_failed_at, clock_timestamp(),
                failure.detail, failure.hint, failure.context, coalesce(incomplete, false);

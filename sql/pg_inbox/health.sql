@@ -92,17 +92,20 @@ BEGIN ATOMIC
                END
           FROM consumer AS c
          CROSS JOIN LATERAL (SELECT coalesce(min(m.received_at) FILTER (WHERE m.free),
-                                             CASE WHEN count(*) = 1000 THEN min(m.received_at) END) AS received_at,
+                                             CASE WHEN count(*) FILTER (WHERE NOT m.aside) = 1000 THEN min(m.received_at) END) AS received_at,
                                     bool_or(m.free) AS found
-                               FROM (SELECT m.received_at,
+                               FROM (SELECT m.received_at, m.aside,
                                             NOT EXISTS (SELECT FROM inbox.waiting AS w
                                                          WHERE w.consumer_id = c.id AND w.event_id = m.event_id)
                                             AND (m.ordering_key = ''
                                                  OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
                                                                  WHERE o.consumer_id = c.id AND o.ordering_key = m.ordering_key
-                                                                   AND o.seq < m.seq)) AS free
-                                       FROM (SELECT m.event_id, m.seq, m.ordering_key, m.received_at FROM inbox.message AS m
-                                              WHERE m.consumer_id = c.id AND c.late ORDER BY m.seq LIMIT 1000) AS m) AS m) AS free
+                                                                   AND o.seq < m.seq AND NOT (m.aside AND o.aside))) AS free
+                                       FROM (VALUES (false), (true)) AS put(aside)
+                                      CROSS JOIN LATERAL (
+                                           SELECT m.event_id, m.seq, m.ordering_key, m.received_at, m.aside FROM inbox.message AS m
+                                            WHERE m.consumer_id = c.id AND m.aside = put.aside AND c.late
+                                            ORDER BY m.seq LIMIT 1000) AS m) AS m) AS free
          WHERE c.role IS NOT NULL AND c.state NOT IN ('stopped', 'not confirmed')
            AND free.received_at < clock_timestamp() - c.max_age
         UNION ALL

@@ -15,8 +15,7 @@ BEGIN
     END IF;
 END $$;
 
--- Returns the next messages that can be processed now, in order of arrival. Skips those that wait
--- for their next attempt, and those behind an earlier message of their key that waits or blocks it.
+-- Returns the next messages that can be processed now (free.sql), in order of arrival.
 CREATE FUNCTION inbox_internal.next_messages(
     consumer_id  integer,
     max_messages integer,
@@ -27,23 +26,24 @@ CREATE FUNCTION inbox_internal.next_messages(
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 AS $$
+DECLARE
+    free record;
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
+    PERFORM inbox_internal.end_lost_leases(consumer_id); -- from before it had a subscription
+    LOOP
+        SELECT * INTO STRICT free FROM inbox_internal.free_messages(consumer_id, max_messages, for_client => false);
+        EXIT WHEN free.event_ids <> '{}' OR NOT free.more;
+    END LOOP;
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
-          FROM inbox.message AS m
-         WHERE m.consumer_id = next_messages.consumer_id
-           AND NOT EXISTS (SELECT FROM inbox.waiting AS w
-                            WHERE w.consumer_id = m.consumer_id AND w.event_id = m.event_id
-                              AND inbox_internal.due_at(w) > clock_timestamp())
-           AND (m.ordering_key = ''
-                OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
-                                WHERE o.consumer_id = m.consumer_id
-                                  AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
-           AND NOT (inbox_internal.is_too_large(m) IS TRUE AND inbox_internal.give_up(m))
-         ORDER BY m.seq
-         LIMIT max_messages;
+          FROM unnest(free.event_ids) AS f(id)
+          JOIN inbox.message AS m ON m.consumer_id = next_messages.consumer_id AND m.event_id = f.id
+         ORDER BY m.seq;
 END $$;
 
 -- Skips messages that cannot be tried here: they are behind others of their key, or are not stored.
@@ -54,13 +54,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
-    RETURN (SELECT min(inbox_internal.due_at(w))
-              FROM inbox.waiting AS w
-             WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
-               AND (w.ordering_key = ''
-                    OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
-                                    WHERE o.consumer_id = w.consumer_id
-                                      AND o.ordering_key = w.ordering_key AND o.seq < w.seq)));
+    RETURN least((SELECT min(inbox_internal.due_at(w))
+                    FROM inbox.waiting AS w
+                   WHERE w.consumer_id = $1 AND w.seq IS NOT NULL
+                     AND (w.ordering_key = ''
+                          OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                          WHERE o.consumer_id = w.consumer_id
+                                            AND o.ordering_key = w.ordering_key AND o.seq < w.seq))),
+                 (SELECT min(c.leased_until) FROM inbox.claimed AS c WHERE c.consumer_id = $1));
 END $$;
 COMMENT ON FUNCTION inbox_internal.next_attempt(integer, inbox_internal.caller) IS 'time of the next retry';
 
@@ -76,6 +77,16 @@ BEGIN
     RETURN (SELECT CASE WHEN bool_and(c.confirmed) THEN array_agg(quote_literal(c.event_type) || c.handler) END
               FROM inbox_internal.confirmation AS c WHERE c.consumer_id = $1);
 END $$;
+
+-- Returns the id of a message; NULL if it is gone.
+CREATE FUNCTION inbox_internal.event_at(consumer_id integer, seq bigint)
+RETURNS uuid
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT m.event_id FROM inbox.message AS m WHERE m.consumer_id = $1 AND NOT m.aside AND m.seq = $2),
+                    (SELECT m.event_id FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.aside AND m.seq = $2));
+END;
 
 -- Takes a message out of the inbox, for good if the transaction commits, and returns its handlers.
 -- `confirmed` is the result of confirmed_subscriptions(); since then others may have been added.
@@ -95,24 +106,28 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET standard_conforming_strings = on
 AS $$
+DECLARE
+    is_aside boolean;
 BEGIN
     -- Ownership and confirmation are checked in the same statement, because this runs for every
     -- message.
-    DELETE FROM inbox.message AS m
-     WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq
-       AND EXISTS (SELECT FROM inbox.consumer AS c
-                    WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')))
-       AND (SELECT bool_and(quote_literal(s.event_type) || s.handler = ANY (confirmed))
-              FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id)
-       AND (m.ordering_key = ''
-            OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
-                            WHERE o.consumer_id = m.consumer_id
-                              AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
-     RETURNING m.* INTO message;
-    IF NOT FOUND THEN
+    FOREACH is_aside IN ARRAY ARRAY[false, true] LOOP
+        DELETE FROM inbox.message AS m
+         WHERE m.consumer_id = take.consumer_id AND m.aside = is_aside AND m.seq = take.seq
+           AND EXISTS (SELECT FROM inbox.consumer AS c
+                        WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')))
+           AND (SELECT bool_and(quote_literal(s.event_type) || s.handler = ANY (confirmed))
+                  FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id)
+           AND (m.ordering_key = ''
+                OR NOT EXISTS (SELECT FROM inbox.obstacle AS o
+                                WHERE o.consumer_id = m.consumer_id
+                                  AND o.ordering_key = m.ordering_key AND o.seq < m.seq))
+         RETURNING m.* INTO message;
+        EXIT WHEN FOUND;
+    END LOOP;
+    IF message.seq IS NULL THEN
         PERFORM inbox_internal.check_role(consumer_id, caller);
-        waits := EXISTS (SELECT FROM inbox.message AS m
-                          WHERE m.consumer_id = take.consumer_id AND m.seq = take.seq);
+        waits := inbox_internal.event_at(consumer_id, seq) IS NOT NULL;
         RETURN;
     END IF;
     waits := false;
@@ -151,7 +166,9 @@ DECLARE
     message inbox.message;
 BEGIN
     PERFORM inbox_internal.check_role(consumer_id, caller);
-    SELECT m.* INTO message FROM inbox.message AS m WHERE m.consumer_id = $1 AND m.seq = $2 FOR UPDATE;
+    SELECT m.* INTO message FROM inbox.message AS m
+     WHERE m.consumer_id = $1 AND m.event_id = inbox_internal.event_at($1, $2)
+       FOR UPDATE;
     IF FOUND THEN
         PERFORM inbox_internal.count_failure(message, $3, $4, false, NULL, $5, $6, $7);
     END IF;
@@ -169,8 +186,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM inbox.message AS m JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
-                    WHERE m.consumer_id = $1 AND m.seq = $2 AND w.last_failed_at >= ended_at) THEN
+    IF NOT EXISTS (SELECT FROM inbox.waiting AS w
+                    WHERE w.consumer_id = $1 AND w.event_id = inbox_internal.event_at($1, $2) AND w.last_failed_at >= ended_at) THEN
         PERFORM inbox_internal.record_failure(consumer_id, seq, 'the processor ended, and the message was not completed', 'IL001',
                                               NULL, NULL, NULL, caller);
     END IF;

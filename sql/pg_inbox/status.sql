@@ -49,10 +49,14 @@ SELECT c.name AS consumer,
        latency.sum AS latency_sum
   FROM inbox.consumer AS c
   LEFT JOIN inbox.progress AS p ON p.consumer_id = c.id
-  LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
-                      WHERE m.consumer_id = c.id ORDER BY m.seq LIMIT 1) AS first ON true
-  LEFT JOIN LATERAL (SELECT m.seq FROM inbox.message AS m
-                      WHERE m.consumer_id = c.id ORDER BY m.seq DESC LIMIT 1) AS last ON true
+  LEFT JOIN LATERAL (SELECT m.seq, m.received_at FROM (VALUES (false), (true)) AS put(aside)
+                      CROSS JOIN LATERAL (SELECT m.seq, m.received_at FROM inbox.message AS m
+                                           WHERE m.consumer_id = c.id AND m.aside = put.aside ORDER BY m.seq LIMIT 1) AS m
+                      ORDER BY m.seq LIMIT 1) AS first ON true
+  LEFT JOIN LATERAL (SELECT m.seq FROM (VALUES (false), (true)) AS put(aside)
+                      CROSS JOIN LATERAL (SELECT m.seq FROM inbox.message AS m
+                                           WHERE m.consumer_id = c.id AND m.aside = put.aside ORDER BY m.seq DESC LIMIT 1) AS m
+                      ORDER BY m.seq DESC LIMIT 1) AS last ON true
   CROSS JOIN LATERAL (SELECT pg_catalog.count(*) AS keys,
                              (pg_catalog.array_agg(w.error ORDER BY w.last_failed_at DESC))[1] AS last_error,
                              pg_catalog.max(w.last_failed_at) AS last_error_at
@@ -118,7 +122,7 @@ SELECT c.name AS consumer,
        (SELECT pg_catalog.max(behind.versions)
           FROM (SELECT pg_catalog.count(waiting.version) AS versions
                   FROM (SELECT m.aggregate_type, m.aggregate_id, m.version FROM inbox.message AS m
-                         WHERE m.consumer_id = c.id ORDER BY m.seq LIMIT 1000) AS waiting
+                         WHERE m.consumer_id = c.id ORDER BY m.aside, m.seq LIMIT 1000) AS waiting
                  GROUP BY waiting.aggregate_type, waiting.aggregate_id) AS behind) AS versions_behind,
        (SELECT pg_catalog.max(o.lag_ms) * interval '1 millisecond'
           FROM (SELECT DISTINCT ON (saved.subscription) saved.lag_ms
@@ -139,7 +143,7 @@ COMMENT ON COLUMN inbox.lag.wait_p99 IS '99 of 100 took at most this long';
 COMMENT ON COLUMN inbox.lag.latency_p50 IS 'the same from occurred_at to processed';
 COMMENT ON COLUMN inbox.lag.latency_p99 IS 'the same from occurred_at to processed';
 COMMENT ON COLUMN inbox.lag.versions_behind IS
-    'versions of one aggregate received and not processed, of the aggregate with most of them; the first 1000 messages count';
+    'versions of one aggregate received and not processed, of the aggregate with most of them; 1000 messages count, first those that were not put aside';
 COMMENT ON COLUMN inbox.lag.source_lag IS
     'time from published to applied of the last event of a subscription, where it was longest; see inbox.offsets';
 

@@ -60,14 +60,19 @@ CREATE TABLE inbox.message (
     content_type    text        NOT NULL DEFAULT 'application/json',
     headers         jsonb,
     payload         bytea,
+    aside           boolean     NOT NULL DEFAULT false,
     PRIMARY KEY (consumer_id, event_id)
 );
-CREATE INDEX message_order ON inbox.message (consumer_id, seq);
+CREATE INDEX message_order ON inbox.message (consumer_id, aside, seq);
+CREATE INDEX message_aside ON inbox.message (consumer_id, ordering_key, seq) WHERE aside;
 COMMENT ON TABLE inbox.message IS 'messages received and not processed yet';
 COMMENT ON COLUMN inbox.message.seq IS 'order of arrival';
 COMMENT ON COLUMN inbox.message.position IS 'position in the log of the sender';
 COMMENT ON COLUMN inbox.message.source IS 'origin of the event';
+COMMENT ON COLUMN inbox.message.aside IS
+    'true if it was put aside: it is found by its key, and not read when messages of other keys are looked for';
 COMMENT ON INDEX inbox.message_order IS 'finds the next messages of a consumer';
+COMMENT ON INDEX inbox.message_aside IS 'finds the first messages of a key that were put aside';
 
 -- Ids are stored in a ring of buckets, so that TRUNCATE removes old ones without DELETE and vacuum.
 -- The bucket depends on the id alone, so an index of one bucket makes the id unique. The time in an
@@ -142,7 +147,7 @@ COMMENT ON COLUMN inbox.waiting.context IS 'what the handler did when the error 
 COMMENT ON INDEX inbox.waiting_key IS 'finds the event that a message waits for';
 
 CREATE TABLE inbox.dead_message (
-    LIKE inbox.message,
+    LIKE inbox.message INCLUDING DEFAULTS,
     attempts        integer     NOT NULL,
     error           text        NOT NULL,
     sqlstate        text        NOT NULL,
@@ -161,14 +166,19 @@ COMMENT ON COLUMN inbox.dead_message.incomplete IS 'true if parts of the event c
 COMMENT ON INDEX inbox.dead_message_key IS 'finds the keys that a dead letter blocks';
 
 CREATE VIEW inbox.obstacle AS
-SELECT w.consumer_id, w.ordering_key, w.seq
+SELECT w.consumer_id, w.ordering_key, w.seq, false AS aside
   FROM inbox.waiting AS w
 UNION ALL
-SELECT d.consumer_id, d.ordering_key, d.seq
+SELECT d.consumer_id, d.ordering_key, d.seq, false
   FROM inbox.dead_message AS d
-  JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block';
+  JOIN inbox.consumer AS c ON c.id = d.consumer_id AND c.on_dead_letter = 'block'
+UNION ALL
+SELECT m.consumer_id, m.ordering_key, m.seq, true
+  FROM inbox.message AS m
+ WHERE m.aside;
 COMMENT ON VIEW inbox.obstacle IS
-    'failed events and blocking dead letters, behind which later messages of the same non-empty key wait';
+    'failed events, blocking dead letters and messages put aside, behind which later messages of the same non-empty key wait';
+COMMENT ON COLUMN inbox.obstacle.aside IS 'true if it is a message put aside, which may be processed itself';
 
 CREATE TABLE inbox.claimed (
     consumer_id  integer     NOT NULL,
