@@ -6,6 +6,12 @@ scripts/packages.sh installs for it as well.
 
 from __future__ import annotations
 
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -79,16 +85,41 @@ def test_a_role_without_rights_creates_extensions_of_a_whitelist(
 ) -> None:
     if not Path(installation.ask("--pkglibdir"), "pgextwlist.so").exists():
         pytest.skip("NOT TESTED: the server has no pgextwlist")
-    cluster = make_cluster({"extwlist.extensions": "pg_outbox,pg_inbox"}, started=False)
-    cluster.settings["shared_preload_libraries"] += ", $libdir/pgextwlist"
-    cluster.start()
-    cluster.execute("CREATE ROLE owner_of_libraries LOGIN")
-    cluster.execute("CREATE DATABASE libraries OWNER owner_of_libraries")
-    with cluster.connect("libraries", "owner_of_libraries") as connection:
-        connection.execute("CREATE EXTENSION pg_outbox")
-        connection.execute("CREATE EXTENSION pg_inbox")
-    place = Place(cluster, "libraries", {}, "database")
-    assert (
-        place.execute("SELECT extowner::regrole::text FROM pg_extension WHERE extname LIKE 'pg_%box'")
-        == [("postgres",)] * 2
-    )
+    with server_with_our_files(installation) as server:
+        cluster = make_cluster({"extwlist.extensions": "pg_outbox,pg_inbox"}, started=False)
+        cluster.settings["shared_preload_libraries"] += ", $libdir/pgextwlist"
+        cluster.installation = server
+        cluster.start()
+        cluster.execute("CREATE ROLE owner_of_libraries LOGIN")
+        cluster.execute("CREATE DATABASE libraries OWNER owner_of_libraries")
+        with cluster.connect("libraries", "owner_of_libraries") as connection:
+            connection.execute("CREATE EXTENSION pg_outbox")
+            connection.execute("CREATE EXTENSION pg_inbox")
+        place = Place(cluster, "libraries", {}, "database")
+        assert (
+            place.execute("SELECT extowner::regrole::text FROM pg_extension WHERE extname LIKE 'pg_%box'")
+            == [("postgres",)] * 2
+        )
+        cluster.stop()
+
+
+@contextmanager
+def server_with_our_files(installation: Installation) -> Iterator[Installation]:
+    """A server that finds the extension among its own files, as pgextwlist wants it. A server looks for them beside its
+    program, so a copy of the program is enough, with links to the other files.
+    """
+    with tempfile.TemporaryDirectory(prefix="outbox-server-") as root:
+        for directory in map(installation.ask, ("--sharedir", "--pkglibdir")):
+            for origin in (f"{installation.stage}{directory}", directory):
+                shutil.copytree(origin, root + directory, copy_function=link, dirs_exist_ok=True)
+        server = copy.copy(installation)
+        server.bin_directory = Path(root + installation.ask("--bindir"))
+        server.bin_directory.mkdir(parents=True)
+        shutil.copy(installation.bin_directory / "postgres", server.bin_directory)
+        Path(root).chmod(0o755)
+        yield server
+
+
+def link(origin: str, name: str) -> None:
+    with suppress(FileExistsError):
+        os.symlink(origin, name)

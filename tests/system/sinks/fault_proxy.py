@@ -212,6 +212,8 @@ class TcpProxy:
             except OSError:
                 abort(client)
                 continue
+            for sock in (client, server):  # what is sent before a RST must not wait in a buffer, which is dropped then
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets |= {client, server}
             self._connected(client, server)
 
@@ -224,13 +226,10 @@ class TcpProxy:
         return source.recv(65536)
 
     def _pass(self, source: socket.socket, target: socket.socket, loses: Callable[[bytes], bool]) -> None:
-        try:
-            while data := self._read(source):
-                if loses(data):
-                    break
-                target.sendall(data)
-        except OSError:
-            pass
+        with suppress(OSError):
+            while (data := self._read(source)) and not loses(data):
+                if not sent(target, data):
+                    return  # the other direction passes on why the target has ended, and then its end
         for sock in (source, target):
             abort(sock)
             self._sockets.discard(sock)
@@ -471,6 +470,15 @@ def read_exactly(source: socket.socket, count: int) -> bytes:
             return b""
         data += more
     return data
+
+
+def sent(target: socket.socket, data: bytes) -> bool:
+    """Returns False if the peer has ended the connection."""
+    try:
+        target.sendall(data)
+    except OSError:
+        return False
+    return True
 
 
 def abort(sock: socket.socket) -> None:

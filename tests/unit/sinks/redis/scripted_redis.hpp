@@ -2,6 +2,7 @@
 // command instead of it, or send bytes that are no answer.
 #pragma once
 
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -28,6 +29,7 @@ struct Answer {
     std::string bytes{};
     bool close = false;   // after the bytes
     bool silent = false;  // no answer at all
+    bool reset = false;   // closes it with what has come and was not read
 };
 
 class ScriptedRedis {
@@ -258,6 +260,11 @@ class ScriptedRedis {
                 pollfd watched{fd, POLLOUT, 0};
                 poll(&watched, 1, 10);
             }
+            if (answer.reset) {
+                const linger at_once{1, 0};
+                setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+                return false;
+            }
             if (answer.close) {
                 shutdown(fd, SHUT_WR);
                 connection.ended = true;
@@ -274,8 +281,11 @@ class ScriptedRedis {
             for (const auto& [fd, connection] : open)
                 watched.push_back({fd, POLLIN, 0});
             poll(watched.data(), watched.size(), -1);
-            if (watched[0].revents)
-                open[accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)];
+            if (watched[0].revents) {
+                const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC), on = 1;
+                setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // as Redis does
+                open[fd];
+            }
             for (std::size_t i = 2; i < watched.size(); i++)
                 if (watched[i].revents && !take(watched[i].fd, open[watched[i].fd])) {
                     close(watched[i].fd);
