@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -27,16 +28,32 @@ static void pass_on_notice(void* log, const PGresult* notice) {
         say(Level::debug, trimmed(PQresultErrorMessage(notice)));
 }
 
+outbox::LibpqConnection made_by_factory(PGconn* connection) {
+    outbox::LibpqConnection made;
+    made.connection = connection;
+    if (connection == nullptr)
+        made.failure = "the connection factory returned no connection";
+    return made;
+}
+
 Connection::Connection(PGconn* connection, outbox::SessionKind kind, bool prepare,
                        const Flag& give_up, Log log)
-    : connection_(connection, PQfinish),
+    : Connection(made_by_factory(connection), unlimited, kind, prepare, give_up, std::move(log)) {}
+
+Connection::Connection(outbox::LibpqConnection connection, std::uint64_t max_answer,
+                       outbox::SessionKind kind, bool prepare, const Flag& give_up, Log log)
+    : libpq_(std::move(connection)),
+      max_answer_(max_answer),
       prepares_(prepare),
       give_up_(give_up),
       log_(std::move(log)) {
-    if (PQstatus(connection) != CONNECTION_OK)
-        lost(connection ? trimmed(outbox::error_of(connection))
-                        : "the connection factory returned no connection");
-    PQsetNoticeReceiver(connection, pass_on_notice, &log_);
+    if (!libpq_.failure.empty())
+        lost(trimmed(libpq_.failure));
+    if (PQstatus(libpq_.connection) != CONNECTION_OK)
+        lost(trimmed(outbox::error_of(libpq_.connection)));
+    if (max_answer_ != unlimited && !outbox::stand_between(libpq_.connection, *libpq_.socket))
+        lost(std::strerror(errno));
+    PQsetNoticeReceiver(libpq_.connection, pass_on_notice, &log_);
     begin_session(kind);
 }
 
@@ -47,8 +64,8 @@ void Connection::begin_session(outbox::SessionKind kind) {
     if (kind != outbox::SessionKind::handlers)
         send(Whose::own, std::string(outbox::take_time));
     run(Whose::own, "SELECT pg_catalog.set_config('client_encoding', 'UTF8', false), " +
-                        outbox::set_session(connection_.get(), kind,
-                                            outbox::runs_elsewhere(connection_.get())));
+                        outbox::set_session(libpq_.connection, kind,
+                                            outbox::runs_elsewhere(libpq_.connection)));
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -56,11 +73,11 @@ void Connection::begin_session(outbox::SessionKind kind) {
 // ------------------------------------------------------------------------------------------------
 
 void Connection::enter_pipeline() {
-    if (PQpipelineStatus(connection_.get()) != PQ_PIPELINE_OFF)
+    if (PQpipelineStatus(libpq_.connection) != PQ_PIPELINE_OFF)
         return;
     const bool entered =
-        PQsetnonblocking(connection_.get(), 1) == 0 && PQenterPipelineMode(connection_.get());
-    if (!entered && PQstatus(connection_.get()) == CONNECTION_OK)
+        PQsetnonblocking(libpq_.connection, 1) == 0 && PQenterPipelineMode(libpq_.connection);
+    if (!entered && PQstatus(libpq_.connection) == CONNECTION_OK)
         throw StatementError(Whose::handler, "55000", "the connection has a statement under way");
 }
 
@@ -82,25 +99,25 @@ void Connection::send(Whose whose, const std::string& statement,
     if (prepares_ && count > 0 && known == names_.end() && names_.size() < max_prepared)
         known = prepare(whose, statement);
     if (known != names_.end())
-        sent(PQsendQueryPrepared(connection_.get(), known->second.c_str(), count, values->data(),
+        sent(PQsendQueryPrepared(libpq_.connection, known->second.c_str(), count, values->data(),
                                  nullptr, nullptr, format),
              whose);
     else
-        sent(PQsendQueryParams(connection_.get(), statement.c_str(), count, nullptr, values->data(),
+        sent(PQsendQueryParams(libpq_.connection, statement.c_str(), count, nullptr, values->data(),
                                nullptr, nullptr, format),
              whose);
 }
 
 Connection::Names::iterator Connection::prepare(Whose whose, const std::string& statement) {
     std::string name = "inbox_" + std::to_string(++last_name_);
-    sent(PQsendPrepare(connection_.get(), name.c_str(), statement.c_str(), 0, nullptr), whose,
+    sent(PQsendPrepare(libpq_.connection, name.c_str(), statement.c_str(), 0, nullptr), whose,
          statement);
     return names_.emplace(statement, std::move(name)).first;
 }
 
 void Connection::sent(int accepted, Whose whose, std::string prepares) {
     if (!accepted)
-        lost(trimmed(outbox::error_of(connection_.get())));
+        lost(trimmed(outbox::error_of(libpq_.connection)));
     sent_.push_back({whose, std::move(prepares)});
 }
 
@@ -159,9 +176,10 @@ using ClearedResult = std::unique_ptr<PGresult, ClearResult>;
 Result Connection::finish() {
     if (sent_.empty())
         return Result(nullptr);
-    if (!PQpipelineSync(connection_.get()))
-        lost(trimmed(outbox::error_of(connection_.get())));
+    if (!PQpipelineSync(libpq_.connection))
+        lost(trimmed(outbox::error_of(libpq_.connection)));
 
+    max_received_ = libpq_.socket->received() + max_answer_;
     std::optional<StatementError> failure;
     ClearedResult last;
     for (;;) {
@@ -191,10 +209,10 @@ Result Connection::finish() {
             lost("COPY is for Transaction::native() only");
         std::string sqlstate = sqlstate_of(answer);
         if (server_leaves(sqlstate))
-            lost(diagnostics_of(connection_.get(), answer).text());
+            lost(diagnostics_of(libpq_.connection, answer).text());
         if (!failure)
             failure.emplace(statement.whose, std::move(sqlstate),
-                            diagnostics_of(connection_.get(), answer));
+                            diagnostics_of(libpq_.connection, answer));
     }
     if (failure)
         throw *failure;
@@ -202,35 +220,45 @@ Result Connection::finish() {
 }
 
 PGresult* Connection::next_result() {
-    PGconn* const connection = connection_.get();
-    for (;;) {
-        const int left = PQflush(connection);
-        if (left < 0)
-            break;
-        if (left == 0 && !PQisBusy(connection))
-            break;
-        wait_for_server(left > 0 ? POLLIN | POLLOUT : POLLIN);
-        if (!PQconsumeInput(connection))
-            break;
-    }
-    PGresult* result = PQgetResult(connection);
-    if (PQstatus(connection) == CONNECTION_BAD) {
+    if (max_answer_ == unlimited)
+        await_trusted_result();
+    else
+        await_limited_result();
+    PGresult* result = PQgetResult(libpq_.connection);
+    if (PQstatus(libpq_.connection) == CONNECTION_BAD) {
         PQclear(result);
-        lost(trimmed(outbox::error_of(connection)));
+        lost(trimmed(outbox::error_of(libpq_.connection)));
     }
     return result;
 }
 
-void Connection::wait_for_server(short events) {
-    pollfd watched[] = {{PQsocket(connection_.get()), events, 0},
-                        {give_up_.descriptor(), POLLIN, 0}};
-    poll(watched, 2, -1);
+static constexpr const char* stopped = "the consumer was stopped";
+
+void Connection::await_limited_result() {
+    const std::string failure =
+        outbox::await_result(libpq_, max_received_, {.stop = give_up_.descriptor()});
     if (give_up_.raised())
-        lost("the consumer was stopped");
+        lost(stopped);
+    if (!failure.empty())
+        lost(failure + ": it has more than " + std::to_string(max_answer_) + " bytes");
+}
+
+void Connection::await_trusted_result() {
+    PGconn* const connection = libpq_.connection;
+    for (;;) {
+        const int left = PQflush(connection);
+        if (left < 0 || (left == 0 && PQisBusy(connection) == 0))
+            return;
+        const short events = left > 0 ? POLLIN | POLLOUT : POLLIN;
+        if (!outbox::wait_for_libpq(PQsocket(connection), events, {.stop = give_up_.descriptor()}))
+            lost(stopped);
+        if (PQconsumeInput(connection) == 0)
+            return;
+    }
 }
 
 void Connection::lost(const std::string& why) {
-    connection_.reset();
+    libpq_.close();
     throw ConnectionLost(why);
 }
 
@@ -241,16 +269,16 @@ void Connection::lost(const std::string& why) {
 PGconn* Connection::plain() {
     finish();
     // Handlers expect a blocking connection outside pipeline mode.
-    if (!PQexitPipelineMode(connection_.get()) || PQsetnonblocking(connection_.get(), 0) != 0)
-        lost(trimmed(outbox::error_of(connection_.get())));
-    return connection_.get();
+    if (!PQexitPipelineMode(libpq_.connection) || PQsetnonblocking(libpq_.connection, 0) != 0)
+        lost(trimmed(outbox::error_of(libpq_.connection)));
+    return libpq_.connection;
 }
 
 void Connection::check_plain() const {
-    if (PQstatus(connection_.get()) != CONNECTION_OK)
-        throw ConnectionLost(trimmed(outbox::error_of(connection_.get())));
+    if (PQstatus(libpq_.connection) != CONNECTION_OK)
+        throw ConnectionLost(trimmed(outbox::error_of(libpq_.connection)));
     // In pipeline mode the state of the transaction is not known before the next finish().
-    if (PQpipelineStatus(connection_.get()) == PQ_PIPELINE_OFF && !in_transaction())
+    if (PQpipelineStatus(libpq_.connection) == PQ_PIPELINE_OFF && !in_transaction())
         throw StatementError(Whose::handler, "25000",
                              "the handler left the connection without a usable transaction");
 }

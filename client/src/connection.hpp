@@ -2,6 +2,7 @@
 // together.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include <libpq-fe.h>
 
+#include "core/libpq_limits.hpp"
 #include "core/libpq_session.hpp"
 #include "flag.hpp"
 #include "inbox/error.hpp"
@@ -49,12 +51,22 @@ class StatementError : public DatabaseError {
 
 enum class Format { text, binary };
 
+// What a ConnectionFactory has returned.
+outbox::LibpqConnection made_by_factory(PGconn* connection);
+
 class Connection {
   public:
     // Takes over the connection of a ConnectionFactory. Throws ConnectionLost if it has failed.
     // When `give_up` is raised, functions that wait for the server throw ConnectionLost.
+    //
+    // The server is trusted: it is the database of the consumer, whose handlers use libpq as they
+    // like. So what it sends is not counted, and an answer may take any amount of memory.
     Connection(PGconn* connection, outbox::SessionKind kind, bool prepare, const Flag& give_up,
                Log log);
+    // For the server of somebody else: throws ConnectionLost before an answer takes more bytes, and
+    // drops notices. plain() is for trusted servers only.
+    Connection(outbox::LibpqConnection connection, std::uint64_t max_answer,
+               outbox::SessionKind kind, bool prepare, const Flag& give_up, Log log = {});
     Connection(const Connection&) = delete;  // libpq refers to log_
     Connection& operator=(const Connection&) = delete;
 
@@ -81,9 +93,14 @@ class Connection {
     // Ends the transaction in whatever state it is. Throws ConnectionLost if that is impossible.
     void roll_back();
     bool in_transaction() const {
-        return PQtransactionStatus(connection_.get()) == PQTRANS_INTRANS;
+        return PQtransactionStatus(libpq_.connection) == PQTRANS_INTRANS;
     }
-    bool is_idle() const { return PQtransactionStatus(connection_.get()) == PQTRANS_IDLE; }
+    bool is_idle() const { return PQtransactionStatus(libpq_.connection) == PQTRANS_IDLE; }
+    // libpq keeps some of what a server sends, such as parameters with new names, until the
+    // connection ends. So another one is to be made after as many bytes as an answer may have.
+    bool is_worn_out() const {
+        return max_answer_ != unlimited && libpq_.socket->received() > max_answer_;
+    }
     // Remembers the settings of the session, before a handler changes it.
     void expect_changes();
     // Makes the session as it was, if changes were expected. The answers are part of the next
@@ -104,10 +121,15 @@ class Connection {
     Names::iterator prepare(Whose whose, const std::string& statement);
     void sent(int accepted, Whose whose, std::string prepares = {});
     PGresult* next_result();
-    void wait_for_server(short events);
+    void await_limited_result();
+    void await_trusted_result();
     [[noreturn]] void lost(const std::string& why);
 
-    std::unique_ptr<PGconn, void (*)(PGconn*)> connection_;
+    static constexpr std::uint64_t unlimited = 0;
+
+    outbox::LibpqConnection libpq_;
+    std::uint64_t max_answer_ = unlimited;
+    std::uint64_t max_received_ = 0;  // at the end of the answer that is being read
     bool prepares_;
     const Flag& give_up_;
     Log log_;

@@ -28,9 +28,10 @@ SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_inbox'),
        n.oid IS NULL,
        NOT EXISTS (SELECT FROM pg_depend
                     WHERE refclassid = 'pg_namespace'::regclass AND refobjid = n.oid),
-       EXISTS (SELECT FROM pg_proc
-                WHERE pronamespace = n.oid AND proname = 'version' AND pronargs = 0)
+       version.oid IS NOT NULL, nullif(pg_get_userbyid(version.proowner), current_user)
   FROM (VALUES (1)) AS one LEFT JOIN pg_namespace AS n ON n.nspname = 'inbox'
+  LEFT JOIN pg_proc AS version
+    ON version.pronamespace = n.oid AND version.proname = 'version' AND version.pronargs = 0
   LEFT JOIN pg_namespace AS other
     ON other.nspname IN ('inbox', 'inbox_internal')
    AND pg_get_userbyid(other.nspowner) <> current_user
@@ -84,7 +85,7 @@ class Installation {
     }
 
     // Returns an empty version if pg_inbox is not installed and the schemas are free. Does not call
-    // functions in a schema of another role: they would run with our privileges.
+    // functions of another role, or in its schema: they would run with our privileges.
     std::string find_version() {
         const Result found = execute(look);
         const auto is = [&](int column) { return found.text(0, column) == "t"; };
@@ -101,6 +102,11 @@ class Installation {
         if (!is(5))
             throw refusal("42P06", "schema \"inbox\" exists, and does not belong to pg_inbox",
                           "Rename it, or install pg_inbox in another database.");
+        if (!found.is_null(0, 6))
+            throw refusal(
+                "42501",
+                "function inbox.version() belongs to role \"" + std::string(found.text(0, 6)) + '"',
+                "Find out why it is there; then drop it, or give it to the owner of the schema.");
         return std::string(execute("SELECT inbox.version()").text(0, 0));
     }
 

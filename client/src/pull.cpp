@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -11,7 +12,9 @@
 
 #include "backoff.hpp"
 #include "connection.hpp"
+#include "core/libpq_limits.hpp"
 #include "core/signals.hpp"
+#include "core/text.hpp"
 #include "core/text_values.hpp"
 #include "event_row.hpp"
 #include "leases.hpp"
@@ -21,8 +24,10 @@ namespace inbox {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
+using Connect = std::function<outbox::LibpqConnection()>;
 
 static constexpr milliseconds poll_min{5};
+static constexpr std::size_t min_answer = 1024 * 1024;
 static constexpr const char* lease_lost = "OL001";
 
 static std::string interval(milliseconds time) {
@@ -39,7 +44,7 @@ static std::string interval(milliseconds time) {
 // still at the front, because a seek may have cleared the queue meanwhile.
 class PullSource::Impl {
   public:
-    Impl(ConnectionFactory connect, std::string destination, PullOptions options, Log log);
+    Impl(Connect connect, std::string destination, PullOptions options, Log log);
     ~Impl() { close(milliseconds{0}); }
 
     const std::string& destination() const { return destination_; }
@@ -53,7 +58,7 @@ class PullSource::Impl {
     void close(milliseconds limit) noexcept;
 
   private:
-    void connect(std::optional<Connection>& connection, const Flag& give_up);
+    bool connect(std::optional<Connection>& connection, const Flag& give_up);
     template <typename Task>
     auto ask(Task task);
     std::vector<Delivery> fetch(std::size_t max_messages);
@@ -66,7 +71,7 @@ class PullSource::Impl {
     bool tell(const std::string& statement, const std::vector<Parameter>& parameters,
               Result* result = nullptr);
 
-    const ConnectionFactory connect_;
+    const Connect connect_;
     const std::string destination_;
     const std::string source_;
     const PullOptions options_;
@@ -88,8 +93,7 @@ class PullSource::Impl {
     Clock::time_point extend_at_;
 };
 
-PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullOptions options,
-                       Log log)
+PullSource::Impl::Impl(Connect connect, std::string destination, PullOptions options, Log log)
     : connect_(std::move(connect)),
       destination_(std::move(destination)),
       source_("pull:" + destination_),
@@ -99,15 +103,22 @@ PullSource::Impl::Impl(ConnectionFactory connect, std::string destination, PullO
         throw std::invalid_argument(
             "inbox::PullSource needs a connection factory and a destination");
     if (options_.lease < milliseconds{100} || options_.max_events < 1 ||
-        options_.max_events > 100 || options_.poll_max < milliseconds{1})
+        options_.max_events > 100 || options_.poll_max < milliseconds{1} ||
+        options_.max_answer < min_answer)
         throw std::invalid_argument(
             "inbox::PullOptions: lease must be at least 100 ms, max_events from 1 to 100, poll_max "
-            "at least 1 ms");
+            "at least 1 ms, max_answer at least 1 MiB");
 }
 
-void PullSource::Impl::connect(std::optional<Connection>& connection, const Flag& give_up) {
-    if (!connection)
-        connection.emplace(connect_(), outbox::SessionKind::commands, true, give_up, log_);
+// Returns whether the connection is a new one.
+bool PullSource::Impl::connect(std::optional<Connection>& connection, const Flag& give_up) {
+    if (connection && connection->is_worn_out())
+        connection.reset();
+    if (connection)
+        return false;
+    connection.emplace(connect_(), options_.max_answer, outbox::SessionKind::commands, true,
+                       give_up);
+    return true;
 }
 
 // ------------------------------------------------------------------------------------------------
@@ -130,10 +141,10 @@ auto PullSource::Impl::ask(Task task) {
         return task(*fetching_);
     } catch (const DatabaseError& error) {
         fetching_.reset();
-        throw SourceError(error.what(), !is_for_good(error));
+        throw SourceError(outbox::printable(error.what()), !is_for_good(error));
     } catch (const std::exception& error) {
         fetching_.reset();
-        throw SourceError(error.what(), true);
+        throw SourceError(outbox::printable(error.what()), true);
     }
 }
 
@@ -236,7 +247,7 @@ void PullSource::Impl::keep_house() {
             pauses.reset();
         } catch (const std::exception& error) {
             if (log_)
-                log_(Level::warning, source_ + ": " + error.what());
+                log_(Level::warning, source_ + ": " + outbox::printable(error.what()));
             if (!lock.owns_lock())
                 lock.lock();
             settling_.reset();
@@ -310,10 +321,8 @@ void PullSource::Impl::release_all(std::unique_lock<std::mutex>& lock) {
 // Returns false if the lease is lost, or if the server already knows.
 bool PullSource::Impl::tell(const std::string& statement, const std::vector<Parameter>& parameters,
                             Result* result) {
-    const bool is_new = !settling_;
-    connect(settling_, give_up_);
     // After a crash of the server, lost settlements make events come again as duplicates.
-    if (is_new)
+    if (connect(settling_, give_up_))
         settling_->run(Whose::own, "SET synchronous_commit = off");
     try {
         Result answer = settling_->run(Whose::own, statement, parameters);
@@ -342,26 +351,35 @@ void PullSource::Impl::close(milliseconds limit) noexcept {
 // The source
 // ------------------------------------------------------------------------------------------------
 
-// libpq cannot be interrupted while it connects. What the connection string or the environment says
-// counts instead of our limit.
-static ConnectionFactory connects_to(const std::string& conninfo) {
+// It is not interrupted while it connects. What the connection string or the environment says counts
+// instead of our limit. Connection sets the session.
+static Connect connects_to(const std::string& conninfo) {
     if (outbox::has_nul(conninfo))
         throw std::invalid_argument("inbox::PullSource: the connection string has a zero byte");
     return [conninfo] {
-        const char* const names[] = {"connect_timeout", "dbname", nullptr};
-        const char* const values[] = {"10", conninfo.c_str(), nullptr};
-        const int skipped = std::getenv("PGCONNECT_TIMEOUT") != nullptr ? 1 : 0;
-        return PQconnectdbParams(names + skipped, values + skipped, 1);
+        outbox::LibpqParameters parameters;
+        if (std::getenv("PGCONNECT_TIMEOUT") == nullptr)
+            parameters.emplace_back("connect_timeout", "10");
+        parameters.emplace_back("dbname", conninfo);
+        return outbox::connect_libpq(std::move(parameters), true, std::nullopt);
     };
+}
+
+static Connect connects_by(ConnectionFactory factory) {
+    if (!factory)
+        return {};
+    return [factory = std::move(factory)] { return made_by_factory(factory()); };
 }
 
 PullSource::PullSource(ConnectionFactory connect, std::string destination, PullOptions options)
     : impl_(std::make_unique<Impl>(
-          std::move(connect), std::move(destination), options,
+          connects_by(std::move(connect)), std::move(destination), options,
           [this](Level level, const std::string& message) { log(level, message); })) {}
 
 PullSource::PullSource(const std::string& conninfo, std::string destination, PullOptions options)
-    : PullSource(connects_to(conninfo), std::move(destination), options) {}
+    : impl_(std::make_unique<Impl>(
+          connects_to(conninfo), std::move(destination), options,
+          [this](Level level, const std::string& message) { log(level, message); })) {}
 
 PullSource::~PullSource() = default;
 

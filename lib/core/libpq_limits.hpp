@@ -11,10 +11,12 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -74,14 +76,21 @@ inline bool flush_libpq(PGconn* connection, MeteredSocket& socket) {
     return left >= 0;
 }
 
-// Waits until the descriptor is ready, or until that time. Returns false if it is too late.
-inline bool wait_for_libpq(int descriptor, short events, Micros until) {
+// How long is waited: until that time, or until `stop`, a descriptor, is readable.
+struct WaitLimit {
+    Micros until = never;
+    int stop = -1;
+};
+
+// Waits until the descriptor is ready. Returns false if the limit was reached.
+inline bool wait_for_libpq(int descriptor, short events, const WaitLimit& limit) {
     static constexpr Micros longest = 3'600'000;  // milliseconds
     const SystemClock clock;
-    pollfd ready{descriptor, events, 0};
-    const Micros left = std::max<Micros>(until - clock.now(), 0);
-    poll(&ready, 1, until == never ? -1 : static_cast<int>(std::min((left + 999) / 1000, longest)));
-    return clock.now() < until;
+    std::array<pollfd, 2> watched{{{descriptor, events, 0}, {limit.stop, POLLIN, 0}}};
+    const Micros left = std::max<Micros>(limit.until - clock.now(), 0);
+    poll(watched.data(), watched.size(),
+         limit.until == never ? -1 : static_cast<int>(std::min((left + 999) / 1000, longest)));
+    return watched[1].revents == 0 && clock.now() < limit.until;
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -94,12 +103,12 @@ struct AnswerLimits {
 };
 
 // Waits until libpq has something to read, and meanwhile sends what libpq has written. `descriptor` is that of
-// the connection. Returns false if it is too late.
-inline bool await_input(int descriptor, MeteredSocket& socket, Micros until) {
+// the connection. Returns false if the limit was reached.
+inline bool await_input(int descriptor, MeteredSocket& socket, const WaitLimit& limit) {
     if (socket.has_input())
         return true;
     const bool in_time = wait_for_libpq(
-        descriptor, static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN), until);
+        descriptor, static_cast<short>(socket.is_blocked() ? POLLIN | POLLOUT : POLLIN), limit);
     socket.push();
     if (socket.descriptor() >= 0)
         socket.pull();
@@ -108,35 +117,44 @@ inline bool await_input(int descriptor, MeteredSocket& socket, Micros until) {
 
 // Waits for what the server sends next, and gives libpq a piece of it. Returns why that cannot go on, or
 // an empty text; libpq has its own errors.
-inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received, Micros until) {
+inline std::string give_to_libpq(LibpqConnection& to, std::uint64_t max_received,
+                                 const WaitLimit& limit) {
     MeteredSocket& socket = *to.socket;
     const bool can_go_on = flush_libpq(to.connection, socket);
     const int descriptor = socket.descriptor() >= 0 ? socket.descriptor() : PQsocket(to.connection);
     if (!can_go_on || descriptor < 0)
         return "";
-    if (!await_input(descriptor, socket, until))
+    if (!await_input(descriptor, socket, limit))
         return "the server does not answer";
     return socket.received() > max_received ? "the answer of the server is too long" : "";
 }
 
-// Returns the last result of what was sent, as PQexec() does, or nullptr with a failure. After a failure
-// nothing may be done with the connection but to close it.
+// Waits until PQgetResult() does not. Returns why that cannot be, or an empty text; libpq has its own
+// errors. After a failure nothing may be done with the connection but to close it.
+inline std::string await_result(LibpqConnection& from, std::uint64_t max_received,
+                                const WaitLimit& limit) {
+    while (PQisBusy(from.connection) != 0) {
+        if (std::string failure = give_to_libpq(from, max_received, limit); !failure.empty())
+            return failure;
+        if (PQconsumeInput(from.connection) == 0) {
+            flush_libpq(from.connection, *from.socket);  // so that PQgetResult() does not wait
+            break;
+        }
+    }
+    return "";
+}
+
+// Returns the last result of what was sent, as PQexec() does, or nullptr with a failure of await_result().
 inline PGresult* last_result(LibpqConnection& from, AnswerLimits limits, std::string& failure) {
     PGconn* const connection = from.connection;
     const std::uint64_t max_received = from.socket->received() + limits.bytes;
-    const Micros until = limits.time == never ? never : SystemClock{}.now() + limits.time;
+    const WaitLimit limit{limits.time == never ? never : SystemClock{}.now() + limits.time};
     PGresult* last = nullptr;
     for (;;) {
-        while (PQisBusy(connection) != 0) {
-            failure = give_to_libpq(from, max_received, until);
-            if (!failure.empty()) {
-                PQclear(last);
-                return nullptr;
-            }
-            if (PQconsumeInput(connection) == 0) {
-                flush_libpq(connection, *from.socket);  // so that PQgetResult() does not wait
-                break;
-            }
+        failure = await_result(from, max_received, limit);
+        if (!failure.empty()) {
+            PQclear(last);
+            return nullptr;
         }
         PGresult* result = PQgetResult(connection);
         if (result == nullptr)
@@ -196,12 +214,13 @@ inline bool stand_between(PGconn* connection, MeteredSocket& socket) {
 
 // Waits until libpq can do its next step, and gives it what has arrived. Returns false if it is too
 // late.
-inline bool await_login(PGconn* connection, MeteredSocket& socket, bool reads, Micros until) {
+inline bool await_login(PGconn* connection, MeteredSocket& socket, bool reads,
+                        const WaitLimit& limit) {
     const bool stands_between = socket.descriptor() >= 0;
     const int descriptor = stands_between ? socket.descriptor() : PQsocket(connection);
     if (reads)
-        return await_input(descriptor, socket, until);
-    return stands_between || wait_for_libpq(descriptor, POLLOUT, until);
+        return await_input(descriptor, socket, limit);
+    return stands_between || wait_for_libpq(descriptor, POLLOUT, limit);
 }
 
 // Returns false if it has to be given up, with `failure`. Otherwise libpq has succeeded or failed.
@@ -220,7 +239,7 @@ inline bool log_in(LibpqConnection& connected, Micros time_limit) {
         std::string why;
         if (!stand_between(connection, socket))
             why = std::strerror(errno);
-        else if (!await_login(connection, socket, wanted == PGRES_POLLING_READING, until))
+        else if (!await_login(connection, socket, wanted == PGRES_POLLING_READING, {until}))
             why = "timeout expired";
         else if (socket.received() > max_login_bytes)
             why = "the server sends too much";
@@ -279,7 +298,7 @@ inline bool take_idle_limit(LibpqParameters& parameters, std::string options) {
 // Logs in to the first host that answers, and makes the session one of ours. If the server has ended it
 // before that, `again` is set, and the parameters are those of another attempt.
 inline LibpqConnection log_in_to_any(LibpqParameters& parameters, bool expand_dbname,
-                                     const SessionRule& rule, bool& again) {
+                                     const std::optional<SessionRule>& rule, bool& again) {
     LibpqConnection connected;
     for (std::size_t hosts = 1, tried = 0; tried < hosts; tried++) {
         connected.connection = start_libpq(parameters, expand_dbname, connected.failure);
@@ -297,8 +316,8 @@ inline LibpqConnection log_in_to_any(LibpqParameters& parameters, bool expand_db
             const bool knows_limit = PQserverVersion(connection) >= 140000;
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
-            else
-                again = !begin_session(connected, rule, limit) && knows_limit &&
+            else if (rule)
+                again = !begin_session(connected, *rule, limit) && knows_limit &&
                         take_idle_limit(parameters, libpq_value(options.get(), "options"));
             return connected;
         }
@@ -317,9 +336,9 @@ inline LibpqConnection log_in_to_any(LibpqParameters& parameters, bool expand_db
 
 // Connects as PQconnectdbParams() does, with the same time limit for each host, connect_timeout. Unlike
 // that function it ends in time, and takes no more than max_login_bytes. Every session of our programs
-// begins here.
+// begins here. Without a rule the session is as the server has made it.
 inline LibpqConnection connect_libpq(LibpqParameters parameters, bool expand_dbname,
-                                     const SessionRule& rule) {
+                                     const std::optional<SessionRule>& rule) {
     bool again = false;
     LibpqConnection first = log_in_to_any(parameters, expand_dbname, rule, again);
     if (!again)

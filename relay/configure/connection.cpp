@@ -81,7 +81,7 @@ ConnectionParameters connection_parameters(const DatabaseConfig& database,
 }
 
 LibpqConnection connect(const ConnectionParameters& parameters) {
-    return connect_libpq(parameters.libpq, false, {SessionKind::relay, parameters.mode});
+    return connect_libpq(parameters.libpq, false, SessionRule{SessionKind::relay, parameters.mode});
 }
 
 }  // namespace outbox::relay

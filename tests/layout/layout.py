@@ -257,13 +257,12 @@ def check_callers(path: str, code: str, name: str) -> Iterator[Violation]:
             yield Violation(path, line, f"{name}() is called outside of call_core()")
 
 
-# Where a session of a database begins: these files give it the settings that we depend on. A source of the
-# client connects by a function of its user, error_of_service() never gets as far as a server, and the launcher
+# Where a session of a database begins: these files give it the settings that we depend on. A consumer
+# connects by a function of its user, error_of_service() never gets as far as a server, and the launcher
 # is in no database, whose defaults it would have.
 BEGINS_SESSIONS = {
     r"PQ(?:connect(?!Poll|ionUsed)|setdb|reset)\w*": {
-        "lib/core/libpq_limits.hpp", "lib/sinks/postgresql/connection.cpp", "client/src/pull.cpp",
-        "relay/configure/connection.cpp",
+        "lib/core/libpq_limits.hpp", "lib/sinks/postgresql/connection.cpp", "relay/configure/connection.cpp",
     },
     r"BackgroundWorkerInitializeConnection\w*": {"bgworker/base/worker.cpp", "bgworker/launcher.cpp"},
 }  # fmt: skip

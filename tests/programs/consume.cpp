@@ -1,7 +1,7 @@
 // A consumer for the tests: consume CONNINFO OPTION=VALUE ...
 //
 // Options: those of inbox::ConsumerOptions by name, times in milliseconds. With pull=CONNINFO
-// events come from there (destination=, lease=, max_events=), with pubsub=PROJECT/SUBSCRIPTION from
+// events come from there (destination=, lease=, max_events=, max_answer=), with pubsub=PROJECT/SUBSCRIPTION from
 // there (emulator_host=, ack_deadline= in seconds), with kafka=BROKERS, nats=SERVERS, rabbitmq=SERVER,
 // redis=SERVERS or sqs=QUEUE from there (options as in kafka_options.hpp and so on, with kafka_ before
 // them), otherwise from a script. With die=POINT and after=EVENTS it dies: see dying.hpp. With otlp=URL
@@ -243,6 +243,7 @@ std::unique_ptr<inbox::Source> make_pull_source(Options& options) {
     inbox::PullOptions o;
     o.lease = milliseconds{std::stoll(taken(options, "lease", "30000"))};
     o.max_events = std::stoi(taken(options, "max_events", "100"));
+    o.max_answer = std::stoul(taken(options, "max_answer", std::to_string(o.max_answer)));
     return std::make_unique<inbox::PullSource>(taken(options, "pull", ""),
                                                taken(options, "destination", "d"), o);
 }

@@ -18,7 +18,7 @@ from long_run import all_in_long_run
 from waiting import wait_until
 
 from .peers import hostile_postgresql
-from .peers.attack import assert_harmless, peak
+from .peers.attack import MOST_MEMORY, assert_harmless, peak
 from .peers.peer import Peer
 
 PASSWORD = "s3cret-s3cret-1"
@@ -133,27 +133,56 @@ def test_a_hostile_host_is_passed_over(database: Database, start: Start, mode: s
     assert client.process.returncode == 0, client.text
 
 
-# The application connects, and trusts its database not to send without end.
-CLIENT_MODES = {
-    mode: MODES[mode]
-    for mode in (*hostile_postgresql.ROWS, "quotes of the password", "echo of the password", "no length")
-}
+# -------------------------------------------------------------------------------------------------
+# The C++ client
+# -------------------------------------------------------------------------------------------------
+
+EVIL = f"host=127.0.0.1 port={{}} user=u password={PASSWORD} dbname=x sslmode=disable connect_timeout=2"
+NOWHERE = "host=/nowhere dbname=x connect_timeout=2"
+
+
+def stop_client(client: Client, mode: str, most: int) -> None:
+    assert client.process.stdin is not None
+    client.process.stdin.close()
+    watch(client, client.has_ended, mode, most)
+    assert client.process.returncode >= 0, client.process.returncode
+    assert PASSWORD not in client.text
+
+
+# The application connects to its own database, and trusts it not to send without end.
+TRUSTED_MODES = [*hostile_postgresql.ROWS, "quotes of the password", "echo of the password", "no length"]
 
 
 @pytest.mark.parametrize(
-    "mode", all_in_long_run(CLIENT_MODES, short=["no columns", "hostile arrays", "quotes of the password"])
+    "mode", all_in_long_run(TRUSTED_MODES, short=["no columns", "hostile arrays", "quotes of the password"])
 )
-@pytest.mark.parametrize("side", ["inbox", "pull"])
-def test_the_client(installation: Installation, start: Start, mode: str, side: str) -> None:
+def test_the_client_and_its_inbox(installation: Installation, start: Start, mode: str) -> None:
     """It tries again, or ends with an error."""
-    with Peer(CLIENT_MODES[mode]) as peer:
-        evil = f"host=127.0.0.1 port={peer.port} user=u password={PASSWORD} dbname=x sslmode=disable connect_timeout=2"
-        nowhere = "host=/nowhere dbname=x connect_timeout=2"
-        options = ["name=c", f"pull={evil}", "destination=d"] if side == "pull" else ["name=c"]
-        client = start(installation.programs / "consume", nowhere if side == "pull" else evil, *options)
+    with Peer(MODES[mode]) as peer:
+        client = start(installation.programs / "consume", EVIL.format(peer.port), "name=c")
         watch(client, lambda: peer.sent > 80, mode, MOST_OF_OTHERS)  # a login, and an answer
-        assert client.process.stdin is not None
-        client.process.stdin.close()  # asks it to stop
-        watch(client, client.has_ended, mode, MOST_OF_OTHERS)
-    assert client.process.returncode >= 0, client.process.returncode
-    assert PASSWORD not in client.text
+        stop_client(client, mode, MOST_OF_OTHERS)
+
+
+@pytest.mark.parametrize("mode", all_in_long_run(MODES, short=[*SHORT, "endless notices", "a huge error"]))
+def test_the_client_and_a_database_of_others(installation: Installation, start: Start, mode: str) -> None:
+    """Its source connects again, and says why. It may wait for the rest of an answer that only looks like one."""
+    with Peer(MODES[mode]) as peer:
+        pull = [f"pull={EVIL.format(peer.port)}", "destination=d"]
+        client = start(installation.programs / "consume", NOWHERE, "name=c", *pull)
+        is_finite = mode in hostile_postgresql.ROWS
+        watch(client, lambda: peer.sent > 80 if is_finite else peer.connections > 2, mode, MOST_OF_OTHERS)
+        stop_client(client, mode, MOST_OF_OTHERS)
+    assert_well(client, mode, MOST_OF_OTHERS)
+
+
+def test_parameters_reported_by_a_database_of_others_take_bounded_memory(
+    installation: Installation, start: Start
+) -> None:
+    """Each answer has a few new ones."""
+    mode = "a few parameters in each answer"
+    with Peer(hostile_postgresql.answering_with_parameters(1)) as peer:
+        pull = [f"pull={EVIL.format(peer.port)}", "destination=d", f"max_answer={1 << 20}"]
+        client = start(installation.programs / "consume", NOWHERE, "name=c", *pull)
+        watch(client, lambda: peer.connections > 3, mode, MOST_MEMORY)
+        stop_client(client, mode, MOST_MEMORY)

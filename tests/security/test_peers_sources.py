@@ -1,6 +1,8 @@
 """Hostile brokers of the C++ client's sources: limits on memory, log and time.
 
 Each source runs in a process of its own, a program of tests/programs, and its application takes a little and acknowledges it.
+With OUTBOX_CLIENT_BUILD=build-sanitized (`cmake --preset sanitized`) these are the programs under ASan and UBSan; then
+ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16, as the tests look at the memory.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from long_run import all_in_long_run
 from processes import status_of
 from waiting import SECOND, Stopwatch, wait_until
 
-from .peers import hostile_kafka, hostile_sources
+from .peers import hostile_kafka, hostile_kafka_group, hostile_sources
 from .peers.attack import assert_harmless, peak
 from .peers.peer import Mode, Peer
 
@@ -31,6 +33,7 @@ IN_SHORT_RUN = [
     ("redis", "repeats the login in an error"), ("redis", "entries that nobody asked for"),
     ("rabbitmq", "repeats the password"), ("rabbitmq", "messages that nobody asked for"),
     ("sqs", "many messages"), ("sqs", "an error that forges"), ("kafka", "repeats the password"),
+    ("kafka", "an assignment of many topics"), ("kafka", "a position with a forged mark"), ("kafka", "positions without number"),
 ]  # fmt: skip
 # Modes that are only for what sinks send.
 OF_PRODUCERS = {"garbage for records", "a huge answer for records", "garbage for a producer"}
@@ -47,7 +50,7 @@ KINDS: Mapping[str, tuple[Mapping[str, Mode], Mapping[str, object]]] = {
          "access_key_id": "AKIA", "secret_access_key": hostile_sources.PASSWORD, **TIMES},
     ),
     "kafka": (
-        {name: mode for name, mode in hostile_kafka.MODES.items() if name not in OF_PRODUCERS},
+        {name: mode for name, mode in hostile_kafka.MODES.items() if name not in OF_PRODUCERS} | hostile_kafka_group.MODES,
         {"brokers": "127.0.0.1:{}", "group": "g", "topics": "t", "sasl_mechanism": "PLAIN", **LOGIN},
     ),
 }  # fmt: skip

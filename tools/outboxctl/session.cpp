@@ -109,8 +109,8 @@ PGconn* Session::connection() {
             parameters.emplace_back("dbname", name_);
         parameters.emplace_back("client_encoding", "UTF8");
         parameters.emplace_back("fallback_application_name", "outboxctl");
-        libpq_ =
-            outbox::connect_libpq(std::move(parameters), true, {outbox::SessionKind::commands});
+        libpq_ = outbox::connect_libpq(std::move(parameters), true,
+                                       outbox::SessionRule{outbox::SessionKind::commands});
         if (!libpq_.failure.empty()) {
             end();
             throw Refused(shown(libpq_.failure));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <limits>
 #include <utility>
 
 namespace inbox::kafka {
@@ -201,7 +202,8 @@ Partitions::Read Partitions::read(const Place& place, std::int64_t offset, Deliv
     if (const auto expected = std::exchange(partition->expected, {});
         expected && expected->offset == offset && expected->event_id != delivery.event.id)
         return Read::recreated;
-    if (offset < partition->next)
+    constexpr auto beyond_all = std::numeric_limits<std::int64_t>::max();  // nothing is behind it
+    if (offset < partition->next || offset == beyond_all)
         return Read::ignored;
     partition->entries.push_back(
         {offset, delivery.published_at, delivery.event.id, State::waiting});

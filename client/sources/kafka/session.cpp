@@ -35,6 +35,8 @@ static constexpr milliseconds max_look{1000};
 // topics from which none comes are the same.
 static constexpr seconds between_looks{1}, between_idle_looks{10};
 static constexpr seconds between_doubts{60};
+// The library needs about 2 kB for each partition that it is to read.
+static constexpr std::size_t max_partitions = 50'000;
 
 static List new_list(std::size_t size) {
     return List(rd_kafka_topic_partition_list_new(static_cast<int>(size)));
@@ -473,7 +475,23 @@ void Session::fail(std::string message, bool transient) {
 // -------------------------------------------------------------------------------------------------
 
 static bool is_cooperative(rd_kafka_t* handle) {
-    return std::string_view(rd_kafka_rebalance_protocol(handle)) == "COOPERATIVE";
+    // There is none once the library has left the group, which it may do before it was told of all.
+    const char* const protocol = rd_kafka_rebalance_protocol(handle);
+    return protocol != nullptr && std::string_view(protocol) == "COOPERATIVE";
+}
+
+// Otherwise the source fails, and the library gets an answer, which it needs to end.
+bool Session::has_room_for(const rd_kafka_topic_partition_list_t& list) {
+    std::unique_lock lock(mutex_);
+    const std::size_t count = partitions_.size() + static_cast<std::size_t>(list.cnt);
+    lock.unlock();
+    if (count <= max_partitions)
+        return true;
+    fail("the group assigns more than " + std::to_string(max_partitions) +
+             " partitions to this process",
+         true);
+    assign_to_library(*new_list(0));
+    return false;
 }
 
 void Session::rebalance(rd_kafka_event_t* event) {
@@ -481,6 +499,8 @@ void Session::rebalance(rd_kafka_event_t* event) {
     switch (rd_kafka_event_error(event)) {
         case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
             client_->has_been_assigned();
+            if (!has_room_for(*list))
+                break;
             if (!std::exchange(joins_again_, false))
                 commit_at_ = Clock::now();
             to_assign_ = copy_of(list);

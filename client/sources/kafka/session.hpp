@@ -101,6 +101,7 @@ class Session {
     void serve_events();
     void serve(rd_kafka_event_t* event);
     void rebalance(rd_kafka_event_t* event);
+    bool has_room_for(const rd_kafka_topic_partition_list_t& list);
     void assign();
     bool load_begins(std::map<Place, Begin>& begins);
     void load_saved(std::map<Place, Begin>& begins) const;

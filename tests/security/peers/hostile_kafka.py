@@ -58,8 +58,13 @@ class Server:
             key, correlation, request = self.read()
             self.session.send(framed(correlation, self.answers[key](request)))
 
+    @property
+    def understood(self) -> dict[int, int]:
+        """The newest version of each request."""
+        return VERSIONS
+
     def versions(self, without: int | None = None) -> bytes:
-        entries = [struct.pack("!hhhb", key, 0, most, 0) for key, most in VERSIONS.items() if key != without]
+        entries = [struct.pack("!hhhb", key, 0, most, 0) for key, most in self.understood.items() if key != without]
         return struct.pack("!hb", 0, len(entries) + 1) + b"".join(entries) + struct.pack("!ib", 0, 0)
 
     def metadata(
@@ -110,11 +115,11 @@ def answering(change: Callable[[Server], None]) -> Mode:
     return mode
 
 
-def instead(key: int, behave: Callable[[Session, int], None]) -> Mode:
+def instead_of(make: Callable[[Session], Server], key: int, behave: Callable[[Session, int], None]) -> Mode:
     """Does this instead of answering requests of a kind; it gets the correlation id."""
 
     def mode(session: Session) -> None:
-        server = Server(session)
+        server = make(session)
         while True:
             asked, correlation, request = server.read()
             if asked == key:
@@ -123,6 +128,10 @@ def instead(key: int, behave: Callable[[Session, int], None]) -> Mode:
                 session.send(framed(correlation, server.answers[asked](request)))
 
     return mode
+
+
+def instead(key: int, behave: Callable[[Session, int], None]) -> Mode:
+    return instead_of(Server, key, behave)
 
 
 def mute(session: Session) -> None:

@@ -6,8 +6,9 @@ honest at a certain step.
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from .peer import Mode, Session
 
@@ -127,18 +128,17 @@ def in_batch(server: Server) -> None:
     server.await_batch()
 
 
-def parameters(step: Step) -> Mode:
-    """Sends parameters with new names, because libpq keeps each of them."""
+def new_parameters(count: int, size: int) -> Iterator[bytes]:
+    """Yields parameters with new names, because libpq keeps each of them."""
+    for first in itertools.count(0, count):
+        yield b"".join(message(b"S", b"p%d\0" % number, b"v" * size, b"\0") for number in range(first, first + count))
 
+
+def parameters(step: Step) -> Mode:
     def mode(session: Session) -> None:
         step(Server(session))
-        number = 0
-        while True:
-            pieces = []
-            for _ in range(1000):
-                number += 1
-                pieces.append(message(b"S", b"p%d\0v\0" % number))
-            session.send(b"".join(pieces))
+        for piece in new_parameters(1000, 1):
+            session.send(piece)
 
     return mode
 
@@ -169,14 +169,9 @@ def leaking(session: Session) -> None:
     """Confirms everything, with a quarter of a megabyte of new parameters each time."""
     server = Server(session)
     server.get_ready()
-    number = 0
-    while True:
+    for piece in new_parameters(500, 500):
         server.await_batch()
-        pieces = []
-        for _ in range(500):
-            number += 1
-            pieces.append(message(b"S", b"p%d\0" % number, b"v" * 500, b"\0"))
-        session.send(b"".join(pieces))
+        session.send(piece)
         server.confirm()
 
 
@@ -311,6 +306,38 @@ def answering(rows: bytes, then: bytes = b"") -> Mode:
     return mode
 
 
+def fetched(names: Iterable[str]) -> bytes:
+    """Describes rows of outbox.fetch()."""
+    columns = [name.encode() + b"\0" + struct.pack("!IhIhih", 0, 0, 25, -1, -1, 1) for name in names]
+    return message(b"T", struct.pack("!H", len(columns)), *columns)
+
+
+EVENT_COLUMNS = fetched(
+    "token attempts position occurred_at event_id version schema_version source_event_id topic aggregate_type aggregate_id "
+    "event_type ordering_key content_type headers payload".split()
+)
+
+
+def answering_with_parameters(pieces_an_answer: int | None) -> Mode:
+    """Has no events, and says so with this number of pieces of a quarter of a megabyte, or with pieces without end."""
+    honest = {b"P": message(b"1"), b"B": message(b"2"), b"D": EVENT_COLUMNS, b"E": done(b"SELECT 0")}
+
+    def mode(session: Session) -> None:
+        server = Server(session)
+        server.log_in()
+        pieces, answer = new_parameters(50, 5000), b""
+        while True:
+            kind, _ = server.read()
+            answer += honest.get(kind, b"")
+            if kind == b"S":
+                for piece in itertools.islice(pieces, pieces_an_answer):
+                    session.send(piece)
+                session.send(answer + READY)
+                answer = b""
+
+    return mode
+
+
 def quoting(password: bytes) -> Mode:
     """Refuses every statement with the password in all parts of the error."""
     parts = b"SERROR\0VERROR\0C22000\0Mno " + password + b"\0Dnot " + password + b"\0Hnever " + password + b"\0\0"
@@ -361,4 +388,5 @@ CLIENT_MODES: dict[str, Mode] = {
     "a huge value": answering(typed(1, 25) + b"D" + struct.pack("!I", 0x3FFFFFFF), b"x"),
     "a huge error": answering(error(b"x" * (32 << 20))),
     "no length": answering(b"C\0\0\0\0", b"x"),
+    "parameters without end in an answer": answering_with_parameters(None),
 }  # fmt: skip

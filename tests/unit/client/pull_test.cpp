@@ -62,6 +62,9 @@ class PullTest : public testing::Test {
 
     PullSource& open(PullOptions options = {}) {
         source.emplace(server.conninfo(), "d", options);
+        return open_made();
+    }
+    PullSource& open_made() {
         source->set_log([this](Level, const std::string& message) {
             const std::lock_guard lock(mutex);
             logged.push_back(message);
@@ -221,6 +224,58 @@ TEST_F(PullTest, CloseEndsAReceiveThatWaits) {
         EXPECT_TRUE(error.transient());
     }
     closer.join();
+}
+
+// ------------------------------------------------------------------------------------------------
+// Limits
+// ------------------------------------------------------------------------------------------------
+
+constexpr std::size_t mebibyte = 1024 * 1024;
+
+// However the connection was made.
+class PullLimitTest : public PullTest, public testing::WithParamInterface<bool> {
+  protected:
+    PullLimitTest() {
+        const PullOptions options{.lease = std::chrono::hours{1}, .max_answer = mebibyte};
+        if (GetParam())
+            source.emplace(server.conninfo(), "d", options);
+        else
+            source.emplace([this] { return PQconnectdb(server.conninfo().c_str()); }, "d", options);
+        open_made();
+    }
+
+    static ScriptedPostgresql::Answer with_payload(std::size_t size) {
+        auto answer = fetched(0xa, {1});
+        answer.rows[0].back() = std::string(size, 'x');
+        return answer;
+    }
+};
+
+INSTANTIATE_TEST_SUITE_P(Connections, PullLimitTest, testing::Bool(),
+                         [](const auto& test) { return test.param ? "ByString" : "ByFactory"; });
+
+TEST_P(PullLimitTest, AnAnswerWithMoreBytesIsNotReadToItsEnd) {
+    server.on("outbox.fetch", with_payload(16 * mebibyte), 1);
+    try {
+        source->receive(100, patience);
+        ADD_FAILURE();
+    } catch (const SourceError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("too long: it has more than 1048576 bytes"));
+        EXPECT_TRUE(error.transient());
+    }
+    source->open();
+    EXPECT_THAT(receive(0xa, {1}), SizeIs(1));
+}
+
+TEST_P(PullLimitTest, AConnectionIsReplacedAfterAsManyBytes) {
+    for (int i = 0; i < 5; i++) {
+        server.on("outbox.fetch", with_payload(mebibyte * 3 / 4), 1);
+        EXPECT_THAT(source->receive(100, patience), SizeIs(1));
+    }
+    std::vector<int> connections;
+    for (const Statement& statement : server.received("outbox.fetch"))
+        connections.push_back(statement.connection);
+    EXPECT_THAT(connections, ElementsAre(1, 1, 2, 2, 3));
 }
 
 // ------------------------------------------------------------------------------------------------

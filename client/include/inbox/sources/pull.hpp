@@ -7,6 +7,7 @@
 // outbox.grant_operate(). As many processes as the destination has lanes can fetch from it at once.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,11 +27,19 @@ struct PullOptions {
     // Longest pause after a fetch that returned nothing; at least 1 ms. The first pause is 5 ms,
     // and each is twice as long as the one before.
     std::chrono::milliseconds poll_max{200};
+    // Highest number of bytes in an answer of the producer's database; at least 1 MiB. A fetch has
+    // up to 4 MiB of payloads, or one event, which is larger if outbox.max_payload_size allows that.
+    // If an answer is larger, receive() throws SourceError. libpq may need several times as much
+    // memory while it reads.
+    std::size_t max_answer = 64 * 1024 * 1024;
 };
 
 // An event that is nacked waits for its next attempt in the producer's database, according to the
 // options retry_base and retry_max of the destination. After the destination's max_attempts it
 // becomes a dead letter there, so set that higher than the consumer's own max_attempts.
+//
+// The server is not trusted to end its answers: see max_answer. A connection is replaced after as
+// many bytes.
 //
 // Thread-safety: as Source says. Lifetime: keeps two connections and one thread from open() to
 // close().
@@ -40,7 +49,7 @@ class PullSource final : public Source {
     // std::invalid_argument if an option is out of range, or destination or connect is empty.
     // A consumer that stops waits for a connection that is being made: a factory of yours should
     // set connect_timeout. With `conninfo` it is 10 s unless that, or PGCONNECT_TIMEOUT, says
-    // otherwise.
+    // otherwise, and a login takes at most 1 MiB; what a factory reads is not limited.
     PullSource(ConnectionFactory connect, std::string destination, PullOptions options = {});
     PullSource(const std::string& conninfo, std::string destination, PullOptions options = {});
     ~PullSource() override;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 namespace inbox::kafka {
@@ -24,11 +25,12 @@ Time at(int second) {
 class PartitionsTest : public testing::Test {
   protected:
     // `topic` is part of the ids of events.
-    Partitions::Read read_one(const Place& place, int offset, const std::string& topic = "") {
+    Partitions::Read read_one(const Place& place, std::int64_t offset,
+                              const std::string& topic = "") {
         Delivery delivery;
         delivery.message_id = std::to_string(offset);
         delivery.event.id = topic + std::to_string(offset);
-        delivery.published_at = at(offset);
+        delivery.published_at = at(static_cast<int>(offset % 1'000'000));
         delivery.size = 10;
         return partitions.read(place, offset, std::move(delivery));
     }
@@ -75,6 +77,16 @@ TEST_F(PartitionsTest, OnlyAContiguousPrefixIsCommitted) {
     EXPECT_THAT(partitions.take_uncommitted(), IsEmpty());
     partitions.commit_failed(first);
     EXPECT_EQ(partitions.take_uncommitted().at(0).offset, 15);
+}
+
+// The next position would be before all others.
+TEST_F(PartitionsTest, ARecordOfTheLastOffsetIsNotDelivered) {
+    constexpr auto last = std::numeric_limits<std::int64_t>::max();
+    partitions.add(first, {.offset = 10});
+    EXPECT_EQ(read_one(first, last - 1), Partitions::Read::entered);
+    EXPECT_EQ(read_one(first, last), Partitions::Read::ignored);
+    ack(take().at(0));
+    EXPECT_EQ(partitions.take_uncommitted().at(0).offset, last);
 }
 
 TEST_F(PartitionsTest, NothingIsCommittedBeforeTheFirstRecordIsKnown) {
