@@ -42,7 +42,7 @@ COMMENT ON COLUMN inbox.dead_letter.context IS 'what the handler did when the la
 COMMENT ON COLUMN inbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
 COMMENT ON COLUMN inbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
 COMMENT ON COLUMN inbox.dead_letter.escaped IS
-    'true if a text has no form in the client_encoding of the session: such texts are shown with bytes as \377, headers as a string';
+    'true if a text has no form in the client_encoding of the session: such texts are shown with bytes in octal, headers as a string';
 
 -- Locks a consumer, of any role, for an operator until the transaction ends.
 CREATE FUNCTION inbox_internal.take_control(consumer text)

@@ -694,7 +694,7 @@ COMMENT ON VIEW outbox.dead_letter IS 'events that wait for outbox.redrive() or 
 COMMENT ON COLUMN outbox.dead_letter.payload_text IS 'the payload if it is text or JSON';
 COMMENT ON COLUMN outbox.dead_letter.payload_jsonb IS 'the payload if it is JSON';
 COMMENT ON COLUMN outbox.dead_letter.escaped IS
-    'true if a text has no form in the client_encoding of the session: such texts are shown with bytes as \377, headers as a string';
+    'true if a text has no form in the client_encoding of the session: such texts are shown with bytes in octal, headers as a string';
 
 CREATE VIEW outbox.blocked_key AS
 SELECT first.destination, outbox_internal.for_client(first.ordering_key) AS ordering_key,

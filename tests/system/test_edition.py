@@ -27,6 +27,8 @@ ONLY_NATIVE = {
     "outbox_internal.warn_of_few_workers", "outbox_internal.warn_of_server",
     # before DROP EXTENSION
     "outbox_internal.undelivered",
+    # of workers
+    "outbox_internal.worker_take",
     "outbox_internal.add_capture_triggers_to_all", "outbox_internal.altered_with", "outbox_internal.captures_of",
     "outbox_internal.check_member", "outbox_internal.follow_members", "outbox_internal.has_captured_table",
     "outbox_internal.tell_of_rows", "outbox_internal.warn_of_key",

@@ -115,6 +115,11 @@ class Target(Database):
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND usename = %s"
         wait_until(lambda: self.value(waiting, (self.role,)), lambda seen: seen >= backends, what=what)
 
+    def wait_for_sessions_at_rest(self, backends: int) -> None:
+        """Waits until this number of the consumer's sessions have committed and do nothing."""
+        resting = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle' AND query = 'COMMIT' AND usename = %s"
+        wait_until(lambda: self.value(resting, (self.role,)), lambda seen: seen >= backends, what="sessions to rest")
+
     def kill_backends(self) -> None:
         self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (self.role,))
 
