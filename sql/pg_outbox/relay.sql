@@ -290,6 +290,7 @@ END $$;
 
 -- Makes the token of a relay that takes a destination, so that an earlier relay can write no more, and
 -- returns what the relay must know. The caller has the lock of the cursor.
+-- Errors: 22004 a value of the cursor is missing.
 CREATE FUNCTION outbox_internal.next_lease(
     INOUT number    integer,
     OUT lease           bigint,
@@ -305,6 +306,8 @@ CREATE FUNCTION outbox_internal.next_lease(
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    missing text;
 BEGIN
     UPDATE outbox.cursor AS u SET lease = u.lease + 1
      WHERE u.number = next_lease.number
@@ -313,6 +316,17 @@ BEGIN
               greatest(u.published, 0), greatest(u.failures, 0), outbox_internal.unix_micros(u.failing_since),
               u.resumed
          INTO lease, done, upto, "position", foreign_cluster, live_after, published, failures, failing_since, resumed;
+    -- The owner of the table may have dropped its constraints.
+    SELECT v.name INTO missing
+      FROM outbox.cursor AS c
+     CROSS JOIN LATERAL (VALUES ('lease', c.lease IS NULL), ('done', c.done IS NULL), ('position', c.position IS NULL),
+                                ('system_identifier', c.system_identifier IS NULL), ('paused', c.paused IS NULL),
+                                ('resumed', c.resumed IS NULL)) AS v(name, is_missing)
+     WHERE c.number = next_lease.number AND v.is_missing
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'null value in column "%" of outbox.cursor', missing USING ERRCODE = 'null_value_not_allowed';
+    END IF;
     INSERT INTO outbox.relay_lease AS t (number, lease) VALUES (next_lease.number, next_lease.lease)
         ON CONFLICT ON CONSTRAINT relay_lease_pkey DO UPDATE SET lease = excluded.lease;
 END $$;

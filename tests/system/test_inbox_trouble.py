@@ -480,7 +480,8 @@ class Claimers:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
             output, _ = process.communicate(timeout=180)
-            assert process.returncode == 0, f"a claimer failed (seed {self.seed}):\n{output}"
+            # Others may have done all before this one had begun, and listens to the signal.
+            assert process.returncode in (0, -signal.SIGTERM), f"a claimer failed (seed {self.seed}):\n{output}"
         self.processes.clear()
 
     def end(self) -> None:

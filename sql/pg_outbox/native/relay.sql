@@ -98,7 +98,10 @@ DECLARE
 BEGIN
     FOR attempt IN 1..2 LOOP
         UPDATE outbox.cursor AS c SET server = $1 WHERE c.destination = target RETURNING c.number INTO number;
-        EXIT WHEN FOUND OR attempt = 2 OR target IS NULL;
+        IF FOUND AND number IS NULL THEN -- the owner of the table may have dropped its constraints
+            RAISE EXCEPTION 'null value in column "number" of outbox.cursor' USING ERRCODE = 'null_value_not_allowed';
+        END IF;
+        EXIT WHEN number IS NOT NULL OR attempt = 2 OR target IS NULL;
         PERFORM outbox_internal.make_cursor(target, server);
     END LOOP;
     IF number IS NOT NULL THEN
