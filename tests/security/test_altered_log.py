@@ -207,9 +207,7 @@ def test_functions_that_were_replaced_are_an_error(database: Database, result: s
         f" OUT held_keys integer, OUT paused integer) RETURNS {result} LANGUAGE sql AS 'SELECT 7, 7, 7, 7'"
     )
     database.execute("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:')")
-    wait_until(
-        lambda: "unexpected outcome" in database.cluster.log_since(since), bool, what="an error of the relay"
-    )
+    wait_until(lambda: "unexpected outcome" in database.cluster.log_since(since), bool, what="an error of the relay")
 
 
 def test_source_events_are_not_claimed_by_another_function(database: Database) -> None:
