@@ -118,7 +118,7 @@ def drain(bench: Bench, url: str, events: int, share: float, options: dict[str, 
     return Run((wanted - first) / seconds, status["throttled"], status["failures"], lines / minutes)
 
 
-# What the receiver does to 1 % of the keys, with the events per second and the options of the destination.
+# Troubles of 1 % of the keys: what the receiver does, events per second, options of the destination.
 TAILS: dict[str, tuple[str, int, dict[str, str]]] = {
     "refuses": ("refused", latency.RATE, POISON),
     "slow": ("slow (0.3 to 3 s)", 2 * latency.RATE, {}),

@@ -20,16 +20,6 @@ void check_result_row(const char* source, std::initializer_list<Oid> types) {
                         errdetail("It returns no row.")));
 }
 
-int result_column(const char* source, const char* name, Oid type) {
-    const int column = SPI_fnumber(SPI_tuptable->tupdesc, name);
-    if (column <= 0 || SPI_gettypeid(SPI_tuptable->tupdesc, column) != type)
-        ereport(ERROR,
-                (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-                 errmsg("\"%s\" of extension \"pg_outbox\" was altered", source),
-                 errdetail("It has no column \"%s\" of type %s.", name, format_type_be(type))));
-    return column;
-}
-
 Datum result_value(uint64 row, int column, bool* is_null) {
     return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, is_null);
 }

@@ -15,10 +15,6 @@ void check_result(const char* source, std::initializer_list<Oid> types);
 // Does the same, and raises an error if there is no row.
 void check_result_row(const char* source, std::initializer_list<Oid> types);
 
-// Returns the number of the column with this name; raises an error unless there is one of this
-// type.
-int result_column(const char* source, const char* name, Oid type);
-
 // Rows count from 0, columns from 1.
 Datum result_value(uint64 row, int column, bool* is_null);
 

@@ -51,7 +51,7 @@ class StatementError : public DatabaseError {
 
 enum class Format { text, binary };
 
-// What a ConnectionFactory has returned.
+// Takes the connection that a ConnectionFactory returned.
 outbox::LibpqConnection made_by_factory(PGconn* connection);
 
 class Connection {

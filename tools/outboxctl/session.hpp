@@ -17,7 +17,7 @@ using inbox::Result;
 // Returns an array of PostgreSQL as text.
 std::string array_of(const std::vector<std::string>& values);
 
-// Appends an argument by name to the call of a function. Omits it if there is no value, so that the
+// Appends an argument by name to a function call. Leaves it out if there is no value, so that the
 // default of the function applies.
 void add_argument(std::string& call, std::vector<Parameter>& parameters, const std::string& name,
                   const Parameter& value, const std::string& cast = "");

@@ -31,7 +31,7 @@ struct Held {
 
 // Takes a destination for the worker of a foreign server. Needs no outcome.
 Call take_inside(sql::Oid server);
-// What a relay gets when it takes a destination. Returns std::nullopt if the destination was not free.
+// The answer to a call that takes a destination; std::nullopt if the destination was not free.
 struct Taken {
     std::int64_t lease = 0;
     Cursor cursor{};

@@ -1,6 +1,5 @@
-// What all homes of a relay do alike (core/relay/relay.hpp): a wish that writes becomes a call to
-// the database, the answer goes back to the relay, and what an operator should know becomes a
-// notice. The worker inside the server carries calls by SPI, and outbox-relay by libpq. Reading the
+// The part that all homes of a relay share (core/relay/relay.hpp). A wish that writes becomes a call
+// to the database, and the answer goes back to the relay. Operators get notices. The worker inside the server carries calls by SPI, and outbox-relay by libpq. Reading the
 // log, waiting, and beginning again are theirs.
 //
 // A home carries one call at a time:

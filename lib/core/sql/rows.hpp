@@ -1,4 +1,4 @@
-// The rows that a statement returned, in PostgreSQL's binary format, whoever brought them.
+// The rows that a statement returned, in PostgreSQL's binary format.
 //
 // The server is trusted to run our functions, not to send well-formed values: each one is checked
 // for its length. A value of another length, or of another type than asked for, reads as null.
@@ -16,7 +16,7 @@
 
 namespace outbox::sql {
 
-// What has the values of rows: an answer of libpq, or a copy of what SPI returned.
+// Holds the values of rows: an answer of libpq, or a copy of an answer of SPI.
 struct RowSource {
     virtual ~RowSource() = default;
     virtual int size() const noexcept = 0;

@@ -71,22 +71,8 @@ std::vector<MadeValue> event_for(const char* name, std::int64_t at, std::int32_t
     std::vector<MadeValue> row = row_of("event");
     row[endpoint] = name;
     row[attempts] = big_endian(failed);
-    row[position] = big_endian(at);
-    const std::vector<MadeValue> rest = {big_endian(std::int64_t{77}),
-                                         big_endian(std::int64_t{0}),
-                                         std::string(16, '\7'),
-                                         std::nullopt,
-                                         big_endian(1),
-                                         std::nullopt,
-                                         "topic",
-                                         "item",
-                                         "id",
-                                         "changed",
-                                         "key",
-                                         "application/json",
-                                         std::nullopt,
-                                         "{}"};
-    std::copy(rest.begin(), rest.end(), row.begin() + position + 1);
+    const std::vector<MadeValue> event = sql::event_values(at);
+    std::copy(event.begin(), event.end(), row.begin() + position);
     return row;
 }
 

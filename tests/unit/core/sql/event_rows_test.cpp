@@ -30,24 +30,6 @@ enum Column {
     payload
 };
 
-std::vector<MadeValue> usual_row(std::int64_t at) {
-    return {big_endian(at),
-            big_endian(std::int64_t{77}),
-            big_endian(std::int64_t{1'000'000}),
-            std::string(16, '\7'),
-            std::nullopt,
-            big_endian(3),
-            std::nullopt,
-            "topic",
-            "item",
-            "id",
-            "changed",
-            "key",
-            "application/json",
-            std::nullopt,
-            "{}"};
-}
-
 EventRows start(std::vector<std::vector<MadeValue>> rows) {
     EventRows events;
     EXPECT_TRUE(events.start(make_rows(columns, std::move(rows))));
@@ -55,7 +37,7 @@ EventRows start(std::vector<std::vector<MadeValue>> rows) {
 }
 
 TEST(EventRows, AllFields) {
-    auto row = usual_row(5);
+    auto row = event_values(5);
     row[version] = big_endian(std::int64_t{9});
     row[source_event_id] = std::string(16, '\1');
     row[headers] = "\1{\"a\": \"\\u00e4\\\"\", \"n\": 1.50, \"t\": true, \"z\": null}";
@@ -83,7 +65,7 @@ TEST(EventRows, AllFields) {
 }
 
 TEST(EventRows, AnEventWithoutOptionalFields) {
-    auto row = usual_row(1);
+    auto row = event_values(1);
     row[payload] = std::nullopt;
     EventRows rows = start({row});
     EventBlock block;
@@ -97,13 +79,13 @@ TEST(EventRows, AnEventWithoutOptionalFields) {
 
 TEST(EventRows, ARowThatLacksAValueIsUnreadable) {
     for (const Column column : {position, xid, occurred_at, event_id, schema_version, topic}) {
-        auto row = usual_row(1);
+        auto row = event_values(1);
         row[column] = std::nullopt;
         EventRows rows = start({row});
         EventBlock block;
         EXPECT_EQ(rows.copy(0, block), EventRows::Copied::unreadable) << column;
     }
-    auto row = usual_row(1);
+    auto row = event_values(1);
     row[headers] = "\1[1]";
     EventRows rows = start({row});
     EventBlock block;
@@ -111,7 +93,7 @@ TEST(EventRows, ARowThatLacksAValueIsUnreadable) {
 }
 
 TEST(EventRows, AFullBlockTakesNoMore) {
-    auto row = usual_row(1);
+    auto row = event_values(1);
     row[payload] = std::string(EventBlock::usual_bytes / 2, 'x');
     EventRows rows = start({row, row});
     EventBlock block;

@@ -1,6 +1,7 @@
 // Rows as the server returns them, made by hand.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,25 @@ std::string big_endian(Integer value) {
     for (std::size_t i = 0; i < sizeof value; i++)
         bytes += static_cast<char>(value >> (8 * (sizeof value - 1 - i)));
     return bytes;
+}
+
+// The values of an event, in the order of the columns of outbox.event. Optional ones are null.
+inline std::vector<MadeValue> event_values(std::int64_t position) {
+    return {big_endian(position),
+            big_endian(std::int64_t{77}),         // xid
+            big_endian(std::int64_t{1'000'000}),  // occurred_at
+            std::string(16, '\7'),
+            std::nullopt,
+            big_endian(3),  // schema_version
+            std::nullopt,
+            "topic",
+            "item",
+            "id",
+            "changed",
+            "key",
+            "application/json",
+            std::nullopt,
+            "{}"};
 }
 
 }  // namespace outbox::sql
