@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -74,7 +75,8 @@ class Consumer::Impl {
     std::vector<std::thread> threads_;
     std::mutex mutex_;
     std::condition_variable ended_;
-    unsigned running_ = 0;  // threads
+    unsigned running_ = 0;                      // threads
+    std::unique_ptr<Housekeeper> housekeeper_;  // once its thread has ended
     std::exception_ptr fatal_;
 };
 
@@ -146,11 +148,13 @@ void Consumer::Impl::run() {
 }
 
 void Consumer::Impl::keep_house() {
-    Housekeeper housekeeper(shared_, receiver_, *source_);
+    auto housekeeper = std::make_unique<Housekeeper>(shared_, receiver_, *source_);
     do
-        housekeeper.turn();
-    while (!shared_.stop.wait(housekeeper.in_a_hurry() ? short_interval
-                                                       : shared_.options.housekeeping_interval));
+        housekeeper->turn();
+    while (!shared_.stop.wait(housekeeper->in_a_hurry() ? short_interval
+                                                        : shared_.options.housekeeping_interval));
+    const std::lock_guard lock(mutex_);
+    housekeeper_ = std::move(housekeeper);
 }
 
 void Consumer::Impl::work(unsigned number) {
@@ -177,14 +181,21 @@ void Consumer::Impl::settle(std::vector<Delivery> done) {
 }
 
 // Batches that have begun get until the limit. The source gives the rest back when it is closed.
+//
+// The housekeeper may still have what it took from the source. Another one is made only if a handler
+// of a redriven message keeps it over the limit.
 void Consumer::Impl::finish() {
     receiver_.stop();
     dispatcher_.stop();
+    std::unique_ptr<Housekeeper> housekeeper;
     {
         std::unique_lock lock(mutex_);
         ended_.wait_for(lock, shared_.options.drain_limit, [this] { return running_ == 0; });
+        housekeeper.swap(housekeeper_);
     }
-    Housekeeper(shared_, receiver_, *source_).finish();
+    if (!housekeeper)
+        housekeeper = std::make_unique<Housekeeper>(shared_, receiver_, *source_);
+    housekeeper->finish();
     shared_.give_up.raise();
     source_->interrupt();
     for (std::thread& thread : threads_)

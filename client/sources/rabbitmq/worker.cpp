@@ -372,6 +372,14 @@ bool Worker::follows(std::int64_t offset, const std::optional<Time>& stamp,
     const std::optional<std::int64_t> asked = std::exchange(asked_offset_, {});
     if (!asked)
         return true;
+    // If the stream is shorter than that and grows at this moment, RabbitMQ 3.10 may begin one or
+    // two messages later. It does not do so twice, because the message is there then.
+    if (offset > *asked && !std::exchange(has_asked_again_, true)) {
+        disconnect(now);
+        connect_at_ = now;
+        return false;
+    }
+    has_asked_again_ = false;
     if (offset < *asked || (offset == *asked && !offsets_.is_mark(offset, event_id, stamp))) {
         recreated("offset " + std::to_string(offset) + " has another message than before", now);
         return false;

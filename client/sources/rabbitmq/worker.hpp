@@ -132,6 +132,7 @@ class Worker : public worker::SourceThread {
     // The log has a line about them.
     bool has_unnamed_ = false, has_counted_ = false;
     std::optional<std::int64_t> asked_offset_;  // until a message of the stream has come
+    bool has_asked_again_ = false;              // a later message has come first
     // The message that was asked for has not come, so the last ones of the stream are looked at.
     bool looks_at_end_ = false;
     std::optional<std::int64_t> seen_end_;  // the highest offset seen then

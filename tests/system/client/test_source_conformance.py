@@ -429,3 +429,23 @@ def test_a_source_that_was_made_again_can_stop_the_consumer(source: Source, targ
     assert target.execute(GAPS) != []
     consume(**recreated_options(source))
     wait_payloads(target, ["a1", "a2", "a3", "b1", "b2", "b3"])
+
+
+@pytest.mark.needs("incarnations")
+def test_a_gap_that_could_not_be_reported_is_reported_at_the_end(
+    source: Source, target: Target, consume: Consume
+) -> None:
+    options = {**recreated_options(source), "housekeeping_interval": 2000}
+    consumer = consume(**options)
+    source.send_anonymous("a1")
+    wait_payloads(target, ["a1"])
+    source.wait_settled()
+    consumer.stop()
+    source.recreate()
+    target.execute("ALTER FUNCTION inbox.report_gap RENAME TO away")
+    source.send_anonymous("b1")
+    consumer = consume(**options)
+    consumer.wait_logged("cannot report gaps")
+    target.execute("ALTER FUNCTION inbox.away RENAME TO report_gap")
+    consumer.stop()
+    assert target.execute(GAPS) != []

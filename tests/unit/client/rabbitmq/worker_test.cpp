@@ -251,6 +251,35 @@ TEST_F(RabbitmqWorker, AStreamBeginsWithTheMessageBeforeItsPosition) {
     EXPECT_EQ(worker_->positions({&first, 1}).front().message_id, "8");
 }
 
+TEST_F(RabbitmqWorker, AStreamThatBeginsBehindTheMessageBeforeItsPositionIsAskedAgain) {
+    make(true);
+    worker_->load_position([](const auto&) { return saved("7"); });
+    std::thread opener([&] { worker_->open({}); });
+    wait_for_request("consume q 6");
+    broker_.send(ScriptedBroker::delivery(1, "7", ScriptedBroker::stream_offset(7)));
+    wait_for([&] { return std::ranges::count(broker_.requests, "consume q 6") == 2; });
+    broker_.send(ScriptedBroker::delivery(1, "6", ScriptedBroker::stream_offset(6)) +
+                 ScriptedBroker::delivery(2, "7", ScriptedBroker::stream_offset(7)));
+    opener.join();
+    EXPECT_THAT(payloads(receive(1)), ElementsAre("7"));
+    EXPECT_THAT(worker_->gaps(), IsEmpty());
+}
+
+TEST_F(RabbitmqWorker, MessagesThatAreMissingTwiceAreDeleted) {
+    make(true);
+    worker_->load_position([](const auto&) { return saved("7"); });
+    std::thread opener([&] { worker_->open({}); });
+    for (std::ptrdiff_t attempt : {1, 2}) {
+        wait_for([&] { return std::ranges::count(broker_.requests, "consume q 6") == attempt; });
+        broker_.send(ScriptedBroker::delivery(1, "9", ScriptedBroker::stream_offset(9)));
+    }
+    opener.join();
+    EXPECT_THAT(payloads(receive(1)), ElementsAre("9"));
+    const std::vector<Gap> gaps = worker_->gaps();
+    ASSERT_EQ(gaps.size(), 1u);
+    EXPECT_EQ(gaps.front().skipped, 2u);
+}
+
 TEST_F(RabbitmqWorker, AStreamThatWasCreatedAgain) {
     request_timeout_ = outbox::milliseconds(50);
     make(true);
