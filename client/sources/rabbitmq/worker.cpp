@@ -7,6 +7,7 @@
 #include "core/late.hpp"
 #include "core/text.hpp"
 #include "inbox/error.hpp"
+#include "message/decode.hpp"
 
 namespace inbox::rabbitmq {
 
