@@ -18,12 +18,12 @@ SELECT event_id, topic, aggregate_type, aggregate_id, event_type, version, schem
 \pset format unaligned
 \pset null NULL
 
-SELECT outbox.create_outbox_view('app_outbox');
-SELECT outbox.create_outbox_view('app_outbox_2', 'seed_jsonb', topic => '{aggregate_type}.{event_type}');
-SELECT outbox.create_outbox_view('outboxevent', 'debezium');
-SELECT outbox.create_outbox_view('outbox', 'tutorial');
+SELECT outbox.create_outbox_view('app_outbox', shows => 'all');
+SELECT outbox.create_outbox_view('app_outbox_2', 'seed_jsonb', topic => '{aggregate_type}.{event_type}', shows => 'all');
+SELECT outbox.create_outbox_view('outboxevent', 'debezium', shows => 'all');
+SELECT outbox.create_outbox_view('outbox', 'tutorial', shows => 'all');
 CREATE SCHEMA "Order Service";
-SELECT outbox.create_outbox_view('"Order Service".outbox_events', 'cqrs', topic => 'orders');
+SELECT outbox.create_outbox_view('"Order Service".outbox_events', 'cqrs', topic => 'orders', shows => 'all');
 SELECT c.oid::regclass AS view, obj_description(c.oid), count(*) AS columns,
        string_agg(format('%s = %s', a.attname, pg_get_expr(d.adbin, d.adrelid)), ', ' ORDER BY a.attnum) AS defaults
   FROM pg_class AS c
@@ -175,8 +175,8 @@ SELECT * FROM public.refusal($$ SELECT outbox.create_outbox_view('x') $$);
 RESET search_path;
 
 -- Bytes with another content type; those that are called JSON must be JSON.
-SELECT outbox.create_outbox_view('protobuf_outbox', content_type => 'application/x-protobuf', topic => E'it''s \\ {event_type}');
-SELECT outbox.create_outbox_view('json_outbox', content_type => 'application/json', topic => 'json');
+SELECT outbox.create_outbox_view('protobuf_outbox', content_type => 'application/x-protobuf', topic => E'it''s \\ {event_type}', shows => 'all');
+SELECT outbox.create_outbox_view('json_outbox', content_type => 'application/json', topic => 'json', shows => 'all');
 INSERT INTO protobuf_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, 'x');
 INSERT INTO json_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{}');
 SELECT * FROM refusal($$ INSERT INTO json_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) VALUES (gen_random_uuid(), 'v', '1', 'E', 1, '{') $$);

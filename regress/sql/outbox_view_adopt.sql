@@ -58,10 +58,10 @@ CREATE TABLE note (event_id uuid REFERENCES app_outbox);
 CREATE FUNCTION wake_publisher() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY app_outbox; RETURN NULL; END';
 CREATE TRIGGER wake_publisher AFTER INSERT ON app_outbox FOR EACH STATEMENT EXECUTE FUNCTION wake_publisher();
 
-SELECT * FROM outbox.adopt('app_outbox', 'seed', dry_run => true);
+SELECT * FROM outbox.adopt('app_outbox', 'seed', dry_run => true, shows => 'all');
 SELECT relkind, pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'app_outbox'::regclass;
 SELECT count(*) FROM outbox.event;
-SELECT * FROM outbox.adopt('app_outbox', 'seed');
+SELECT * FROM outbox.adopt('app_outbox', 'seed', shows => 'all');
 SELECT relkind FROM pg_class WHERE oid = 'app_outbox'::regclass;
 SELECT event_id, aggregate_id, version, extract(epoch FROM occurred_at) AS at, topic, content_type, payload FROM outbox.event ORDER BY position;
 SELECT count(*) FROM app_outbox_adopted;
@@ -80,7 +80,7 @@ RESET ROLE;
 ALTER TABLE app_outbox_2 ALTER payload TYPE json;
 INSERT INTO app_outbox_2 (id, aggregatetype, aggregateid, event_type, version, payload)
 VALUES ('00000000-0000-0000-0000-000000000011', 'video', '1', 'E', 1, '{"a":  1}');
-SELECT * FROM outbox.adopt('app_outbox_2', 'seed_jsonb', topic => 'second') WHERE item = 'rows to move';
+SELECT * FROM outbox.adopt('app_outbox_2', 'seed_jsonb', topic => 'second', shows => 'all') WHERE item = 'rows to move';
 SELECT id, payload FROM app_outbox_2;
 
 -- Debezium's: has no mark
@@ -88,21 +88,21 @@ INSERT INTO outboxevent VALUES ('00000000-0000-0000-0000-000000000023', 'order',
                                ('00000000-0000-0000-0000-000000000022', 'order', '1', 'B', NULL),
                                ('00000000-0000-0000-0000-000000000021', 'order', '2', 'C', '{}');
 SELECT * FROM refusal($$ SELECT outbox.adopt('outboxevent', 'debezium') $$);
-SELECT * FROM outbox.adopt('outboxevent', 'debezium', condition => $$ type <> 'A' OR type = 'B' -- not A $$);
+SELECT * FROM outbox.adopt('outboxevent', 'debezium', condition => $$ type <> 'A' OR type = 'B' -- not A $$, shows => 'all');
 SELECT * FROM outboxevent;
 
 -- of the tutorial
 INSERT INTO outbox (topic, message, state, created_at) VALUES
     ('orders.created', '{"n": 2}', 'pending', '2024-01-02 00:00:00+00'), ('orders.paid', '{"n": 1}', 'failed', '2024-01-01 00:00:00+00'),
     ('orders.created', '{"n": 0}', 'processed', '2024-01-01 00:00:00+00');
-SELECT * FROM outbox.adopt('outbox', 'tutorial');
+SELECT * FROM outbox.adopt('outbox', 'tutorial', shows => 'all');
 SELECT e.topic, e.aggregate_type, o.message, o.state, o.id = e.event_id AS same, o.id IN (SELECT a.id FROM outbox_adopted AS a) AS adopted
   FROM outbox.event AS e JOIN outbox AS o ON o.id = e.event_id ORDER BY position;
 
 -- CQRS: new ids, in the order of the old ones
 INSERT INTO outbox_events (aggregate_id, aggregate_type, event_type, payload, created_at, processed_at)
 SELECT '00000000-0000-0000-0000-000000000031', 'order', 'E' || n, '{}', '2024-01-01 00:00:00+00', CASE WHEN n < 3 THEN now() END FROM generate_series(1, 4) AS n;
-SELECT * FROM outbox.adopt('outbox_events', 'cqrs');
+SELECT * FROM outbox.adopt('outbox_events', 'cqrs', shows => 'all');
 SELECT event_type, processed_at FROM outbox_events ORDER BY id;
 
 -- Tables that are not as they should be
@@ -129,9 +129,9 @@ SELECT * FROM refusal($$ SELECT outbox.adopt('other_functions', 'debezium', cond
 SELECT * FROM refusal($$ SELECT outbox.adopt('taken', 'debezium', condition => 'true') $$);
 SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'nothing') $$);
 SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true', content_type => 'a/b') $$);
-SELECT * FROM outbox.adopt('with_more', 'debezium', condition => 'true', ignore_columns => '{tenant,trace}');
-SELECT * FROM outbox.adopt('other_order', 'debezium', condition => 'true', dry_run => true);
-SELECT * FROM outbox.adopt('partitioned', 'tutorial') WHERE item = 'new name of the table';
+SELECT * FROM outbox.adopt('with_more', 'debezium', condition => 'true', ignore_columns => '{tenant,trace}', shows => 'all');
+SELECT * FROM outbox.adopt('other_order', 'debezium', condition => 'true', dry_run => true, shows => 'all');
+SELECT * FROM outbox.adopt('partitioned', 'tutorial', shows => 'all') WHERE item = 'new name of the table';
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT * FROM refusal($$ SELECT outbox.adopt('other_order', 'debezium', condition => 'true') $$);
 ROLLBACK;

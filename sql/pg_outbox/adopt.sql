@@ -145,8 +145,9 @@ END $$;
 -- transactions that write to the table, renames it to <name>_adopted, creates the view with the
 -- same privileges, and enqueues the rows that are not published. Returns what it did. With dry_run
 -- it does nothing, and returns what it would do. `condition`, over columns of the table, tells
--- which rows are not published, instead of the columns of the layout. The caller must own the
--- table, and will own the view. See docs/existing-outbox.md.
+-- which rows are not published, instead of the columns of the layout. `shows` is what
+-- outbox.create_outbox_view() says. The caller must own the table, and will own the view. See
+-- docs/existing-outbox.md.
 -- Errors: 42501 the caller does not own the table; 42703, 42804 the table lacks columns of the
 -- layout; 0A000 it has other columns (ignore_columns); 22023 there is no such layout, or condition
 -- is missing; 25001 not in READ COMMITTED.
@@ -158,6 +159,7 @@ CREATE FUNCTION outbox.adopt(
     content_type   text    DEFAULT NULL,
     topic          text    DEFAULT NULL,
     ignore_columns name[]  DEFAULT '{}',
+    shows          text    DEFAULT 'published',
     OUT item   text,
     OUT detail text)
 RETURNS SETOF record
@@ -214,7 +216,7 @@ BEGIN
     END IF;
 
     EXECUTE format('ALTER TABLE %s RENAME TO %I', $1, new_name);
-    view := outbox_internal.make_outbox_view(schema, name, layout, content_type, topic);
+    view := outbox_internal.make_outbox_view(schema, name, layout, content_type, topic, shows);
     FOR privilege IN SELECT * FROM outbox_internal.grants_to_move($1, layout) LOOP
         EXECUTE format('GRANT %s ON %s TO %s%s', privilege.privilege, view, privilege.grantee,
                        CASE WHEN privilege.grantable THEN ' WITH GRANT OPTION' ELSE '' END);

@@ -1,5 +1,5 @@
 -- Views with the columns of outbox tables that applications have. Inserted rows go straight into
--- the log. SELECT shows the log, with the columns that a publisher would have updated.
+-- the log. SELECT shows events of the log, with the columns that a publisher would have updated.
 -- docs/existing-outbox.md says what such a view does and what it does not.
 
 -- Views call functions with the rights of their readers, so this uses functions of pg_catalog only.
@@ -241,7 +241,7 @@ BEGIN
 END $$;
 
 -- Creates a view of the log.
-CREATE FUNCTION outbox_internal.make_outbox_view(schema name, name name, layout text, content_type text, topic text)
+CREATE FUNCTION outbox_internal.make_outbox_view(schema name, name name, layout text, content_type text, topic text, shows text)
 RETURNS regclass
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -251,13 +251,17 @@ DECLARE
     its       CONSTANT record := outbox_internal.layout(layout);
     topics    CONSTANT text   := coalesce($5, its.topic);
     type      CONSTANT text   := coalesce($4, its.content_type, '');
-    shown     CONSTANT text   := concat_ws(' AND ', 'e.topic = ' || outbox_internal.topic_expression(topics), its.shown);
+    shown     CONSTANT text   := concat_ws(' AND ', 'e.topic = ' || outbox_internal.topic_expression(topics), its.shown,
+                                           CASE shows WHEN 'published' THEN 'e.published_at IS NOT NULL' END);
     view_name text;
     column_   record;
 BEGIN
     IF schema IS NULL THEN
         RAISE EXCEPTION 'no schema has been selected to create the view in'
             USING ERRCODE = 'invalid_schema_name', HINT = 'Write the name with its schema, or set search_path.';
+    ELSIF shows IS NULL OR shows NOT IN ('published', 'all') THEN
+        RAISE EXCEPTION 'shows must be ''published'' or ''all'''
+            USING ERRCODE = 'invalid_parameter_value';
     ELSIF $4 IS NOT NULL AND its.content_type IS NULL THEN
         RAISE EXCEPTION 'payloads of layout "%" are JSON', $3
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave content_type out.';
@@ -287,21 +291,25 @@ BEGIN
 END $$;
 
 -- Creates a view of the log for an application that inserts into an outbox table. The template
--- gives its events their topics, and it shows all events of such topics. The view belongs to the
--- caller, and uses the caller's rights to read the log and to produce topics
--- (outbox.grant_produce()). Roles that insert into it need only INSERT on it.
--- Errors: 22023 no such layout, no such field in topic, or content_type where payloads are JSON;
--- 42P07 the name is taken; 3F000 the name has no schema and search_path is empty.
+-- gives its events their topics. `shows` is 'published' or 'all' events of such topics: a publisher
+-- of the application's that was not stopped would find the others, and send them again and again
+-- because it cannot mark them. The view belongs to the caller, and uses the caller's rights to read
+-- the log and to produce topics (outbox.grant_produce()). Roles that insert into it need only INSERT
+-- on it.
+-- Errors: 22023 no such layout, no such field in topic, content_type where payloads are JSON, or
+-- another value of shows; 42P07 the name is taken; 3F000 the name has no schema and search_path is
+-- empty.
 CREATE FUNCTION outbox.create_outbox_view(
     name         text,
     layout       text DEFAULT 'seed',
     content_type text DEFAULT NULL,
-    topic        text DEFAULT NULL)
+    topic        text DEFAULT NULL,
+    shows        text DEFAULT 'published')
 RETURNS regclass
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC -- without a search_path of its own: names without a schema are the caller's
     SELECT outbox_internal.make_outbox_view(
                CASE cardinality(parts) WHEN 1 THEN current_schema() ELSE array_to_string(trim_array(parts, 1), '.')::name END,
-               parts[cardinality(parts)]::name, layout, content_type, topic)
+               parts[cardinality(parts)]::name, layout, content_type, topic, shows)
       FROM parse_ident(name) AS parts;
 END;

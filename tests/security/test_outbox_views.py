@@ -61,7 +61,7 @@ def test_a_view_of_the_log_does_not_show_other_events(database: Database, new_at
     me = mallory.role
     for layout in ("seed", "seed_jsonb", "debezium", "tutorial", "cqrs"):
         database.execute(
-            f"SELECT outbox.create_outbox_view('public.{layout}', '{layout}', topic => 'app.{{event_type}}');"
+            f"SELECT outbox.create_outbox_view('public.{layout}', '{layout}', topic => 'app.{{event_type}}', shows => 'all');"
             f"GRANT SELECT ON public.{layout} TO {me}"
         )
     database.execute("""
@@ -106,10 +106,12 @@ def test_payloads_that_jsonb_cannot_hold_break_no_view(database: Database, new_a
     views = {"seed_jsonb": "payload", "debezium": "payload", "tutorial": "message", "cqrs": "payload"}
     for layout in views:
         database.execute(
-            f"SELECT outbox.create_outbox_view('public.{layout}', '{layout}', topic => '{{aggregate_type}}.{{event_type}}');"
+            f"SELECT outbox.create_outbox_view('public.{layout}', '{layout}', topic => '{{aggregate_type}}.{{event_type}}', shows => 'all');"
             f"GRANT SELECT ON public.{layout} TO {reader.role}"
         )
-    database.execute("SELECT outbox.create_outbox_view('public.tutorial2', 'tutorial', topic => '{event_type}')")
+    database.execute(
+        "SELECT outbox.create_outbox_view('public.tutorial2', 'tutorial', topic => '{event_type}', shows => 'all')"
+    )
     database.execute(f"GRANT SELECT ON public.tutorial2 TO {reader.role}")
     views["tutorial2"] = "message"
     for json in NOT_JSONB:

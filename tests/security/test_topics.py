@@ -91,7 +91,7 @@ def test_topics_of_captures_do_not_allow_enqueue_and_views(new_attacker: NewAtta
     with pytest.raises(errors.InsufficientPrivilege, match="function enqueue"):
         role.execute("SELECT outbox.enqueue('a', '1', 'E', '{}', topic => 'video.x')")
     role.database.execute(
-        f"SELECT outbox.create_outbox_view('{role.role}.v', 'debezium', topic => 'secret.bank');"
+        f"SELECT outbox.create_outbox_view('{role.role}.v', 'debezium', topic => 'secret.bank', shows => 'all');"
         f"ALTER VIEW {role.role}.v OWNER TO {role.role}"
     )
     insert = "INSERT INTO v VALUES (gen_random_uuid(), 'a', '1', 'E', '{}')"

@@ -58,7 +58,7 @@ def insert(on: Database | psycopg.Connection, key: str = "a", version: int = 1, 
 
 @pytest.fixture
 def db(database: Database) -> Database:
-    database.execute("SELECT outbox.create_outbox_view('app_outbox')")
+    database.execute("SELECT outbox.create_outbox_view('app_outbox', shows => 'all')")
     return database
 
 
@@ -388,9 +388,9 @@ def test_views_are_dumped_and_restored(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     source = create_database(cluster, "source")
     for layout in ("seed", "seed_jsonb", "debezium", "tutorial", "cqrs"):
-        source.execute("SELECT outbox.create_outbox_view(%s, %s)", (f"view_{layout}", layout))
+        source.execute("SELECT outbox.create_outbox_view(%s, %s, shows => 'all')", (f"view_{layout}", layout))
     source.execute(
-        "SELECT outbox.create_outbox_view('app_outbox', content_type => 'text/plain', topic => 'x.{event_type}')"
+        "SELECT outbox.create_outbox_view('app_outbox', 'seed', 'text/plain', 'x.{event_type}', shows => 'all')"
     )
     source.execute("CREATE ROLE app; GRANT INSERT ON app_outbox TO app")
     old = insert(source)
@@ -465,6 +465,70 @@ def test_adopt_waits_for_transactions_that_write(database: Database) -> None:
     assert database.value("SELECT relkind::text FROM pg_class WHERE oid = 'app_outbox'::regclass") == "r"
     adopt(database)
     assert database.value("SELECT event_id::text FROM outbox.event") == event_id
+
+
+CQRS_TABLE = """
+CREATE TABLE outbox_events (
+  id             BIGSERIAL PRIMARY KEY,
+  aggregate_id   UUID NOT NULL,
+  aggregate_type VARCHAR(255) NOT NULL,
+  event_type     VARCHAR(255) NOT NULL,
+  payload        JSONB NOT NULL,
+  created_at     TIMESTAMPTZ NOT NULL DEFAULT NOW(),
+  processed_at   TIMESTAMPTZ
+);
+"""
+
+# What publishers of applications do with a table: they claim rows, send them, and mark them.
+FORGOTTEN_PUBLISHERS = {
+    "seed": (
+        SEED_TABLE,
+        "app_outbox",
+        "INSERT INTO app_outbox (id, aggregate_type, aggregate_id, event_type, version, payload) "
+        "VALUES (gen_random_uuid(), 'item', 'a', 'changed', 1, '{}')",
+        "SELECT id FROM app_outbox WHERE published_at IS NULL AND (next_retry_at IS NULL OR next_retry_at <= now()) "
+        "ORDER BY occurred_at LIMIT 100 FOR UPDATE SKIP LOCKED",
+        "published_at",
+    ),
+    "cqrs": (
+        CQRS_TABLE,
+        "outbox_events",
+        "INSERT INTO outbox_events (aggregate_id, aggregate_type, event_type, payload) "
+        "VALUES (gen_random_uuid(), 'Order', 'OrderCreated', '{}')",
+        "SELECT id FROM outbox_events WHERE processed_at IS NULL ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED",
+        "processed_at",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", list(FORGOTTEN_PUBLISHERS))
+def test_a_publisher_that_was_not_stopped_finds_nothing_to_send(
+    database: Database, receiver: Receiver, http: None, layout: str
+) -> None:
+    """It would send each event again and again, because it cannot mark it."""
+    table, name, statement, claim, mark = FORGOTTEN_PUBLISHERS[layout]
+    database.execute(table)
+    database.execute(statement)
+    assert len(database.execute(claim)) == 1
+    adopt(database, name, layout)
+    database.execute(statement)
+    assert database.value("SELECT count(*) FROM outbox.event") == 2
+    assert database.execute(claim) == []
+    with pytest.raises(errors.ObjectNotInPrerequisiteState):
+        database.execute(f"UPDATE {name} SET {mark} = now()")
+    database.add_destination("d", receiver.url())
+    wait_until(
+        lambda: database.execute(f"SELECT {mark} IS NOT NULL FROM {name}"),
+        lambda seen: seen == [(True,), (True,)],
+        what="both events to be shown as published",
+    )
+    assert database.execute(claim) == []
+
+
+def test_a_view_shows_published_events_or_all(database: Database) -> None:
+    for shows in ("nothing", None):
+        with pytest.raises(errors.InvalidParameterValue, match="shows must be 'published' or 'all'"):
+            database.execute("SELECT outbox.create_outbox_view('app_outbox', shows => %s)", (shows,))
 
 
 # Like the ledger's, but the event goes into the application's table, with a plan kept by the session.
