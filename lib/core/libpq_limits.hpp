@@ -257,7 +257,8 @@ struct SessionRule {
     SessionMode mode = SessionMode::automatic;
 };
 
-// Makes the session one of ours. Closes it if that fails. Returns false if the server has ended it.
+// Makes the session one of ours. Closes it if that fails. Returns false if the server has ended it, or
+// cancelled the statement: perhaps because of a limit that the statement takes away.
 inline bool begin_session(LibpqConnection& connected, const SessionRule& rule, Micros time_limit) {
     PGconn* const connection = connected.connection;
     PQsetnonblocking(connection, 1);
@@ -279,24 +280,29 @@ inline bool begin_session(LibpqConnection& connected, const SessionRule& rule, M
         connected.failure = error_of(connection);
     if (connected.failure.empty())
         connected.failure = "the server does not answer as PostgreSQL does";
-    const bool has_ended = PQstatus(connection) == CONNECTION_BAD;
+    const char* const sqlstate = PQresultErrorField(result.get(), PG_DIAG_SQLSTATE);
+    const bool met_limit = PQstatus(connection) == CONNECTION_BAD ||
+                           (sqlstate != nullptr && std::string_view(sqlstate) == "57014");
     connected.close();
-    return !has_ended;
+    return !met_limit;
 }
 
-// Where idle sessions end at once, ours may end before the statement that takes their limit away. This adds
-// the option with which that cannot happen, and returns false if it is there. Not every session begins so:
-// there are poolers that refuse options.
-inline bool take_idle_limit(LibpqParameters& parameters, std::string options) {
-    constexpr std::string_view name = "idle_session_timeout";
-    if (options.find(name) != std::string::npos)
-        return false;
-    parameters.emplace_back("options", options.append(" -c ").append(name).append("=0"));
-    return true;
+// Where idle sessions end at once, or statements are cancelled at once, that may meet ours before the
+// statement that takes these limits away. This adds the options with which it cannot happen, and returns
+// false if they are there. Not every session begins so: there are poolers that refuse options.
+inline bool take_limits(LibpqParameters& parameters, std::string options, int server_version) {
+    const std::size_t before = options.size();
+    for (const auto& [name, since] :
+         {std::pair{"idle_session_timeout", 140000}, {"statement_timeout", 0}})
+        if (server_version >= since && options.find(name) == std::string::npos)
+            options.append(" -c ").append(name).append("=0");
+    const bool has_more = options.size() > before;
+    parameters.emplace_back("options", std::move(options));
+    return has_more;
 }
 
-// Logs in to the first host that answers, and makes the session one of ours. If the server has ended it
-// before that, `again` is set, and the parameters are those of another attempt.
+// Logs in to the first host that answers, and makes the session one of ours. If the server has ended or
+// cancelled it before that, `again` is set, and the parameters are those of another attempt.
 inline LibpqConnection log_in_to_any(LibpqParameters& parameters, bool expand_dbname,
                                      const std::optional<SessionRule>& rule, bool& again) {
     LibpqConnection connected;
@@ -313,12 +319,12 @@ inline LibpqConnection log_in_to_any(LibpqParameters& parameters, bool expand_db
                                  : never;
         connected.failure.clear();
         if (PQstatus(connection) == CONNECTION_BAD || log_in(connected, limit)) {
-            const bool knows_limit = PQserverVersion(connection) >= 140000;
+            const int version = PQserverVersion(connection);
             if (PQstatus(connection) != CONNECTION_OK)
                 connected.failure = error_of(connection);
             else if (rule)
-                again = !begin_session(connected, *rule, limit) && knows_limit &&
-                        take_idle_limit(parameters, libpq_value(options.get(), "options"));
+                again = !begin_session(connected, *rule, limit) &&
+                        take_limits(parameters, libpq_value(options.get(), "options"), version);
             return connected;
         }
         connected.close();

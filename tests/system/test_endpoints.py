@@ -399,6 +399,12 @@ def test_events_of_topics_that_an_endpoint_has_left_are_not_sent(db: Database, r
     wait_until_behind(db, "acme")
     wait_until(lambda: attempts_at(receiver, "acme") >= 3, what="attempts while it is behind")
     db.execute("UPDATE outbox.endpoint SET topics = %s WHERE name = 'acme'", (topics,))
+    before = len(receiver.events())
+    wait_until(
+        lambda: receiver.subjects()[before:][-4:],
+        lambda seen: seen == ["kept"] * 4,
+        what="attempts with the new topics",
+    )
     taken = len(receiver.requests)
     receiver.forget_rules()
     wait_for_versions(receiver, "acme", list(range(1, 151)), key="kept")

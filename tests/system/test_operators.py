@@ -159,6 +159,7 @@ def test_seek_delivers_from_there_on(db: Database, receiver: Receiver) -> None:
     wait_for_versions(receiver, "a", [1, 2, 3, 4, 4])
     db.execute("SELECT outbox.seek('d', 'beginning')")
     wait_for_versions(receiver, "a", [1, 2, 3, 4, 4, 1, 2, 3, 4])
+    db.wait_settled()
     (when,) = db.execute("SELECT occurred_at FROM outbox.event WHERE version = 3")[0]
     db.execute("SELECT outbox.seek('d', %s::timestamptz)", (when,))
     wait_for_versions(receiver, "a", [1, 2, 3, 4, 4, 1, 2, 3, 4, 3, 4])

@@ -206,13 +206,31 @@ class LateGreeting(Wire):
         super()._pass(source, target)
 
 
+class SlowBeginning(Wire):
+    """Over the first connection, the statement that takes the time limit away waits instead."""
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        if source is self.sockets[0]:
+            beginning, sent = b"SET LOCAL statement_timeout = 0; ", b""
+            while beginning not in sent and (more := source.recv(65536)):
+                sent += more
+                if beginning not in sent and b"SET LOCAL" not in sent:
+                    target.sendall(sent)
+                    sent = b""
+            target.sendall(sent.replace(beginning, b"SELECT pg_sleep(60);".ljust(len(beginning))))
+        super()._pass(source, target)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind"), [("idle_session_timeout", LateGreeting), ("statement_timeout", SlowBeginning)]
+)
 def test_a_session_that_ends_before_its_first_statement_is_begun_again(
-    new_database: NewDatabase, installation: Installation
+    new_database: NewDatabase, installation: Installation, limit: str, kind: type[Wire]
 ) -> None:
     database = new_database()
     database.monitor()
-    database.execute(f"ALTER ROLE {MONITOR} IN DATABASE {database.name} SET idle_session_timeout = '1ms'")
-    wire = LateGreeting(database.cluster.port)
+    database.execute(f"ALTER ROLE {MONITOR} IN DATABASE {database.name} SET {limit} = '1ms'")
+    wire = kind(database.cluster.port)
     conninfo = (
         f"host=127.0.0.1 port={wire.port} user={MONITOR} dbname={database.name} sslmode=disable gssencmode=disable"
     )

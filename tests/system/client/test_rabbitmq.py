@@ -293,6 +293,7 @@ def test_senders_that_count_their_messages(queue: RabbitmqSource) -> None:
     reader = queue.read()
     first, second = reader.receive(2)
     assert first["event_id"] != second["event_id"]
+    reader.wait_logged("their sender counts them")
     assert reader.log().count("their sender counts them") == 1
 
 
@@ -310,6 +311,7 @@ def test_senders_that_count_their_messages_and_give_no_name(
     reader = queue.read(**options)
     received = reader.receive(3)
     assert len({message["event_id"] for message in received}) == ids
+    reader.wait_logged("their sender counts them")
     assert reader.log().count("their sender counts them") == 1
     reader.kill()
     again = queue.read(**options).receive(3)

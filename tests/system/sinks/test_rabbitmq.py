@@ -247,6 +247,7 @@ def test_a_server_that_is_killed(mortal: RabbitmqServer, db: Database) -> None:
     rabbit = RabbitmqSink(db, mortal)
     rabbit.add_topic()
     rabbit.create()
+    mortal.sync()
     ids = enqueue_keys(db, [f"k{n}" for n in range(50)], 5)
     wait_until(db.published, what="a first event to be confirmed")
     mortal.kill()
