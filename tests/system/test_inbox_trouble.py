@@ -209,7 +209,9 @@ def test_trouble_of_the_server_makes_no_dead_letter(served: Consumer, sqlstate: 
         SELECT inbox.subscribe('c', '*', 'public.handle_in_trouble')""")
     (id,) = served.send("a")
     attempts = "SELECT attempts FROM inbox.waiting_keys"
-    wait_until(lambda: served.value(attempts), lambda seen: seen and seen > 5, what="more attempts than make a dead letter")
+    wait_until(
+        lambda: served.value(attempts), lambda seen: seen and seen > 5, what="more attempts than make a dead letter"
+    )
     served.execute("UPDATE public.trouble SET sqlstate = 'P0001'")
     served.wait_dead([id])
     assert served.value("SELECT attempts FROM inbox.dead_letter") == 3, "attempts in trouble counted"
