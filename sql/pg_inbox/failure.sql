@@ -33,9 +33,20 @@ BEGIN
     END IF;
 END $$;
 
+-- Returns whether an error is about the server, whatever the event: its disk is full, it has too many
+-- connections, cannot read a file, or is no longer the primary. The client waits for the same errors
+-- (client/src/applier.cpp).
+CREATE FUNCTION inbox_internal.is_trouble(sqlstate text)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN sqlstate IN ('53100', '53300', '58030', '25006');
+
 -- Counts a failed attempt, and returns whether the event is a dead letter now. Returns false if the
 -- event will be tried again, or if another process has applied it meanwhile. Returns true if it is
 -- a dead letter now; its id is remembered, so that duplicates have no effect.
+--
+-- An error that is about the server makes no dead letter, and attempts that had one do not count
+-- when the event fails for another reason. Otherwise a full disk would end all events of its time.
 --
 -- Rows are locked in this order, here as elsewhere: inbox.claimed, message, waiting, processed. The
 -- caller has locked the message, if it is stored.
@@ -72,7 +83,8 @@ BEGIN
                 clock_timestamp() + inbox_internal.retry_delay(policy, 1))
         ON CONFLICT ON CONSTRAINT waiting_pkey DO UPDATE
            SET seq = coalesce(excluded.seq, w.seq),
-               attempts = w.attempts + 1,
+               attempts = CASE WHEN inbox_internal.is_trouble(w.sqlstate) AND NOT inbox_internal.is_trouble(excluded.sqlstate) THEN 1
+                               ELSE w.attempts + 1 END,
                error = excluded.error,
                sqlstate = excluded.sqlstate,
                detail = excluded.detail,
@@ -82,7 +94,7 @@ BEGIN
                next_attempt_at = clock_timestamp() + inbox_internal.retry_delay(policy, w.attempts + 1)
         RETURNING w.* INTO failure;
     IF event.seq IS NULL AND policy.on_dead_letter = 'block'
-       OR failure.attempts < coalesce(max_attempts, policy.max_attempts)
+       OR (failure.attempts < coalesce(max_attempts, policy.max_attempts) OR inbox_internal.is_trouble(failure.sqlstate))
           AND NOT coalesce(permanent, false) AND failure.sqlstate <> 'IL002' THEN
         PERFORM inbox_internal.log_retry(policy.name, previous, failure);
         RETURN false;

@@ -94,9 +94,9 @@ def place_of_data() -> str | None:
     return str(MEMORY) if free >= ENOUGH_MEMORY else None
 
 
-def make_directory(purpose: str) -> Path:
-    """A temporary directory that belongs to the server's user."""
-    path = Path(tempfile.mkdtemp(prefix=f"outbox-{purpose}-", dir=place_of_data()))
+def make_directory(purpose: str, *, beside: Path | None = None) -> Path:
+    """A temporary directory that belongs to the server's user; `beside` a server, which removes it."""
+    path = Path(tempfile.mkdtemp(prefix=f"outbox-{purpose}-", dir=beside or place_of_data()))
     if os.geteuid() == 0:
         user = pwd.getpwnam(SUPERUSER)
         os.chown(path, user.pw_uid, user.pw_gid)

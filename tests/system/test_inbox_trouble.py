@@ -195,6 +195,31 @@ def test_a_handler_can_say_that_no_attempt_will_help(served: Consumer) -> None:
     assert served.execute("SELECT attempts, sqlstate FROM inbox.dead_letter") == [(1, "IL002")]
 
 
+@pytest.mark.parametrize("sqlstate", ["53100", "53300", "58030", "25006"])
+def test_trouble_of_the_server_makes_no_dead_letter(served: Consumer, sqlstate: str) -> None:
+    """A disk that was full for ten minutes made dead letters of all messages of that time."""
+    served.execute(f"""
+        CREATE TABLE public.trouble (sqlstate text);
+        INSERT INTO public.trouble VALUES ('{sqlstate}');
+        CREATE FUNCTION public.handle_in_trouble(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
+        DECLARE state text := (SELECT sqlstate FROM public.trouble);
+        BEGIN
+            IF state IS NOT NULL THEN RAISE 'trouble' USING ERRCODE = state; END IF;
+        END $$;
+        SELECT inbox.subscribe('c', '*', 'public.handle_in_trouble')""")
+    (id,) = served.send("a")
+    attempts = "SELECT attempts FROM inbox.waiting_keys"
+    wait_until(
+        lambda: served.value(attempts), lambda seen: seen and seen > 5, what="more attempts than make a dead letter"
+    )
+    served.execute("UPDATE public.trouble SET sqlstate = 'P0001'")
+    served.wait_dead([id])
+    assert served.value("SELECT attempts FROM inbox.dead_letter") == 3, "attempts in trouble counted"
+    served.execute("DELETE FROM public.trouble")
+    served.execute("SELECT inbox.redrive('c', why => 'mended')")
+    served.wait_applied([id])
+
+
 def test_a_failed_message_is_tried_again_when_it_is_due(served: Consumer) -> None:
     served.set_policy(max_attempts=1000)
     served.poison("bad", 1)

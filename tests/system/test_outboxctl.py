@@ -370,6 +370,40 @@ def test_destinations_are_shown_and_operated(outbox: Callable[..., Any], databas
     assert database.execute("SELECT action, why FROM outbox.operation") == [("pause", "upgrade"), ("resume", None)]
 
 
+# With the rights of docs/outboxctl.md and no others. Commands of a right are tried by one role.
+OF_RIGHTS = {
+    ("monitor",): ["status", "health", "metrics", "destinations", "segments", "backfill status", "inbox status",
+                   "inbox lag", "inbox health", "inbox metrics", "inbox offsets", "inbox gaps"],
+    ("monitor", "operate"): ["doctor", "seek d end --dry-run"],
+    ("operate",): ["check d", "pause d", "resume d", "seek d beginning --yes", "replay d --dry-run", "event show {event}",
+                   "dead-letters list", "dead-letters redrive d --all --dry-run",
+                   "dead-letters discard d --all --why x --dry-run", "backfill status", "inbox dead-letters list"],
+    ("produce",): ["enqueue a 42 Happened {{}}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rights", OF_RIGHTS, ids=" ".join)
+def test_commands_need_the_rights_that_the_page_names(
+    tool: Tool, outbox: Callable[..., Any], database: Database, rights: tuple[str, ...]
+) -> None:
+    event = outbox("enqueue", "a", "42", "Happened", "{}")["event_id"]
+    database.add_destination("sent", "null:")
+    database.execute("CREATE EXTENSION pg_inbox")
+    role = f"outboxctl_{'_'.join(rights)}"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        for schema in ("outbox", "inbox"):
+            for right in rights:
+                if database.value("SELECT to_regproc(%s) IS NOT NULL", (f"{schema}.grant_{right}",)):
+                    database.execute(f"SELECT {schema}.grant_{right}('{role}')")
+        conninfo = database.cluster.conninfo(database.name, role)
+        for command in OF_RIGHTS[rights]:
+            done = tool.run("-d", conninfo, *command.format(event=event).split())
+            assert done.returncode in (0, 3) and done.stderr == "", (command, done)
+    finally:
+        database.execute(f"SELECT outbox.revoke_produce('{role}'); DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_the_doctor_names_topics_that_fit_nothing_until_something_was_delivered(
     tool: Tool, outbox: Callable[..., Any], database: Database
 ) -> None:

@@ -19,11 +19,11 @@ constexpr Finding findings[] = {
     {Needs::outbox, "SELECT severity, object, what, since, why, what_to_do FROM outbox.health()"},
     {Needs::inbox, "SELECT severity, object, what, since, why, what_to_do FROM inbox.health()"},
     {Needs::outbox,
-     "SELECT 'failing', format('destination \"%s\"', d.name), c.subject, NULL::timestamptz, "
+     "SELECT 'failing', format('destination \"%s\"', d.destination), c.subject, NULL::timestamptz, "
      "c.detail, "
      "'See docs/destinations.md, and the page of its kind.' "
-     "FROM outbox.destination AS d, LATERAL outbox.check_destination(d.name) AS c "
-     "WHERE NOT d.pull AND NOT d.external AND NOT c.ok"},
+     "FROM outbox.destinations AS d, LATERAL outbox.check_destination(d.destination) AS c "
+     "WHERE d.relay = 'internal' AND NOT c.ok"},
     {Needs::outbox,
      "SELECT 'degraded', format('destination \"%s\"', s.destination), 'topics match nothing', "
      "NULL::timestamptz, "
@@ -58,8 +58,8 @@ constexpr Finding findings[] = {
      "databases more', s.setting, n.needed), "
      "format('Set max_worker_processes = %s or more, and restart the server.', n.needed + 8) "
      "FROM pg_settings AS s, "
-     "LATERAL (SELECT 2 + count(*) AS needed FROM outbox.destination AS d "
-     "WHERE NOT d.pull AND NOT d.external) AS n "
+     "LATERAL (SELECT 2 + count(*) AS needed FROM outbox.destinations AS d "
+     "WHERE d.relay = 'internal') AS n "
      "WHERE s.name = 'max_worker_processes' AND s.setting::integer < n.needed + 3"},
     {Needs::nothing,
      "SELECT 'degraded', 'process ' || pid, 'long transaction', xact_start, "
