@@ -37,8 +37,6 @@ namespace outbox {
 // Time to save the cursor at exit. Events settled after the saved cursor are delivered again.
 static constexpr int milliseconds_to_leave = 500;
 static constexpr int milliseconds_to_record = 250;  // of them
-// Pause between looks whether expressions that could not be evaluated can be by now.
-static constexpr long milliseconds_to_look_again = 10'000;
 // Pause before the next look while events wait for those of another node.
 static constexpr int milliseconds_held = 50;
 // Pause before the next look at what another relay reads.
@@ -653,7 +651,7 @@ static void run() {
         if (reload_requested() || reloaded || process->cursor_lost || expressions_work_again())
             configure();
         if (!process->relay.started()) {
-            wait_for_latch(process->expressions_fail ? milliseconds_to_look_again : -1,
+            wait_for_latch(process->expressions_fail ? Home::look_again / milliseconds(1) : -1,
                            "OutboxRelayMisconfigured");
             continue;
         }

@@ -2,6 +2,7 @@
 
 #include <climits>
 
+#include "core/limits.hpp"
 #include "core/trace_context.hpp"
 #include "extension/base/boundary.hpp"
 #include "extension/base/pg.hpp"
@@ -213,7 +214,8 @@ void define(bool preloading) {
                    "Size of the log above which a warning is written to the server log.",
                    "0 turns the warning off.", &max_log_size, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MB);
     define_integer("outbox.max_payload_size", "Size of the largest payload that can be enqueued.",
-                   nullptr, &max_payload_size, 1024, 512 * 1024 * 1024, PGC_SUSET, GUC_UNIT_BYTE);
+                   nullptr, &max_payload_size, min_payload_limit, 512 * 1024 * 1024, PGC_SUSET,
+                   GUC_UNIT_BYTE);
     define_integer("outbox.max_workers_per_database",
                    "Highest number of relays, processors and backfills in one database.",
                    "0: no limit.", &max_workers_per_database, 0, 1024, PGC_SIGHUP, 0);

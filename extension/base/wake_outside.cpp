@@ -1,12 +1,10 @@
 #include "extension/base/wake_outside.hpp"
 
+#include "core/advisory_locks.hpp"
 #include "extension/base/pg.hpp"
 
 namespace outbox {
 
-// outbox_internal.relay_locks()
-static constexpr uint32 class_of_relay_locks = 1869968482;
-static constexpr uint32 wake_lock = 0;
 static constexpr const char* channel = "outbox_wake";
 
 // Says if the database has a destination with the option relay 'external'. Unknown after a foreign
@@ -55,7 +53,7 @@ void wake_outside_at_commit() {
     if (outside == Known::absent)
         return;
     LOCKTAG tag;
-    SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, class_of_relay_locks, wake_lock, 2);
+    SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, lock_class, wake_lock, 2);
     // A full lock table counts as a relay that sleeps: an enqueue must not fail because of it.
     asked = compat::try_lock(tag, ShareLock) ? Asked::shares_lock : Asked::notifies;
 }

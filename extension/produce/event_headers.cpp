@@ -1,5 +1,6 @@
 #include "extension/produce/event_headers.hpp"
 
+#include "core/limits.hpp"
 #include "core/trace_context.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/produce/event_input.hpp"

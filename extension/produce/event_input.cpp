@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "core/content_type.hpp"
+#include "core/limits.hpp"
+#include "core/reserved_headers.hpp"
 #include "extension/base/settings.hpp"
 #include "extension/log/utf8.hpp"
 #include "extension/produce/event_headers.hpp"
@@ -64,54 +66,6 @@ static void check_required_name(const text* value, const char* argument) {
 // ---------------------------------------------------------------------------------------------
 // Headers
 // ---------------------------------------------------------------------------------------------
-
-// Headers that events must not set: those that frame the message or authenticate its sender, those by
-// which frameworks take it for another method or path, and names of CloudEvents attributes that sinks
-// fill from the event. In lower case, sorted.
-static constexpr std::string_view reserved_headers[] = {
-    "aggregateversion",
-    "authorization",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "cookie",
-    "data",
-    "datacontenttype",
-    "dataschema",
-    "expect",
-    "host",
-    "id",
-    "keep-alive",
-    "partitionkey",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "schemaversion",
-    "sequence",
-    "set-cookie",
-    "source",
-    "sourceeventid",
-    "specversion",
-    "subject",
-    "te",
-    "time",
-    "topic",
-    "trailer",
-    "transfer-encoding",
-    "type",
-    "upgrade",
-    "webhook-id",
-    "webhook-signature",
-    "webhook-timestamp",
-    "www-authenticate",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-};
-static_assert(std::is_sorted(std::begin(reserved_headers), std::end(reserved_headers)));
 
 static void check_header_name(std::string_view name) {
     const int length = static_cast<int>(name.size());
@@ -259,14 +213,12 @@ static constexpr TimestampTz last_timestamp =
     static_cast<TimestampTz>(5373485 - POSTGRES_EPOCH_JDATE) * USECS_PER_DAY - 1;
 
 static Datum default_topic(const text* aggregate_type) {
-    constexpr std::string_view suffix = ".events";
     const std::string_view type = view(aggregate_type);
-    check_length(type, "aggregate_type, from which the topic is made,",
-                 max_name_length - static_cast<int>(suffix.size()));
-    text* topic = static_cast<text*>(palloc(VARHDRSZ + type.size() + suffix.size()));
-    SET_VARSIZE(topic, VARHDRSZ + type.size() + suffix.size());
+    check_length(type, "aggregate_type, from which the topic is made,", max_length_before_suffix);
+    text* topic = static_cast<text*>(palloc(VARHDRSZ + type.size() + topic_suffix.size()));
+    SET_VARSIZE(topic, VARHDRSZ + type.size() + topic_suffix.size());
     memcpy(VARDATA(topic), type.data(), type.size());
-    memcpy(VARDATA(topic) + type.size(), suffix.data(), suffix.size());
+    memcpy(VARDATA(topic) + type.size(), topic_suffix.data(), topic_suffix.size());
     return PointerGetDatum(topic);
 }
 

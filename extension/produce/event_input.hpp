@@ -29,14 +29,6 @@ struct EventInput {
     TimestampTz occurred_at;
 };
 
-// Limits in bytes, the smallest of brokers' limits: Pub/Sub keys 1,024, Kafka topics 249, AMQP
-// short strings 255 (from the brokers' documentation).
-constexpr int max_name_length = 249;  // topic, aggregate type, event type, content type
-constexpr int max_key_length = 1024;  // aggregate id, ordering key
-constexpr int max_headers = 64;
-constexpr int max_headers_size = 8192;
-constexpr int max_header_name_length = 128;
-
 // Raises an error on invalid input. Otherwise fills the row of the log, except position and xid.
 void fill_event(const EventInput& input, Datum* values, bool* nulls);
 

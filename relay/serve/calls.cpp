@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/advisory_locks.hpp"
 #include "core/powerful_role.hpp"
 #include "core/sql/binary_array.hpp"
 
@@ -167,8 +168,8 @@ Call wake(const Uuid& id) {
 }
 
 Call release_destination_lock(std::int32_t number) {
-    Call call{.text = "SELECT pg_catalog.pg_advisory_unlock(1869968482, $1)"};
-    call.parameters.integer(number);
+    Call call{.text = "SELECT pg_catalog.pg_advisory_unlock($1, $2)"};
+    call.parameters.integer(lock_class).integer(number);
     return call;
 }
 

@@ -25,8 +25,6 @@ static constexpr std::string_view crash_shutdown = "57P02";
 static constexpr std::string_view access_rule_violation = "42";
 // A statement that evaluates expressions may take this much longer than the expressions.
 static constexpr Micros time_beside_expressions = seconds(1);
-// Pause before expressions that could not be evaluated are tried again.
-static constexpr Micros time_to_look_again = seconds(10);
 static constexpr Micros busy_pause = milliseconds(100);
 static constexpr Micros shortest_failure_pause = milliseconds(200);
 static constexpr Micros max_failure_pause = seconds(10);
@@ -255,10 +253,9 @@ void DestinationHome::misconfigured(const Error& error) {
     process_.log.error(place(), error);
 }
 
-// A function or right that is missing may be added later, and the relay is not told.
 void DestinationHome::expressions_fail(const std::string& trouble) {
     state_ = State::misconfigured;
-    again_at_ = process_.clock.now() + time_to_look_again;
+    again_at_ = process_.clock.now() + Home::look_again;
     if (trouble_ != trouble)
         misconfigured({ErrorKind::invalid_value, trouble});
 }

@@ -13,10 +13,10 @@ BEGIN
         IF coalesce(consumer, '') = '' THEN
             RAISE EXCEPTION 'consumer must not be empty' USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        IF octet_length(consumer) > 249 THEN
+        IF octet_length(consumer) > @{max_name_length} THEN
             RAISE EXCEPTION 'name of a consumer is too long'
                 USING ERRCODE = 'program_limit_exceeded',
-                      DETAIL = format('It has %s bytes; at most 249 are allowed.', octet_length(consumer));
+                      DETAIL = format('It has %s bytes; at most @{max_name_length} are allowed.', octet_length(consumer));
         END IF;
         IF NOT inbox_internal.has_form(consumer, 'UTF8') THEN
             RAISE EXCEPTION 'name of a consumer has no form in UTF-8'

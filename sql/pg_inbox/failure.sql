@@ -127,10 +127,10 @@ END $$;
 CREATE FUNCTION inbox_internal.is_too_large(message inbox.message)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
-RETURN octet_length((message).ordering_key) > 1024 OR octet_length((message).payload) > 268435456
+RETURN octet_length((message).ordering_key) > @{max_key_length} OR octet_length((message).payload) > @{max_message_payload_size}
        OR octet_length((message).topic) + octet_length((message).aggregate_type) + octet_length((message).aggregate_id)
           + octet_length((message).event_type) + octet_length((message).content_type) + octet_length((message).source) > 16384
-       OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > 65536;
+       OR (message).headers IS NOT NULL AND octet_length((message).headers::text) > @{max_message_headers_size};
 
 -- Returns whether this session can get the texts of a message, in its client_encoding. It is inlined.
 CREATE FUNCTION inbox_internal.has_form_for_client(message inbox.message)
@@ -163,7 +163,7 @@ BEGIN
     PERFORM FROM inbox.message AS m
       WHERE m.consumer_id = message.consumer_id AND m.event_id = message.event_id FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-        message.ordering_key := inbox_internal.cut(key, 1024);
+        message.ordering_key := inbox_internal.cut(key, @{max_key_length});
         PERFORM inbox_internal.count_failure(message, problem, CASE WHEN too_large THEN '54000' ELSE '22P05' END, true, NULL,
                                              incomplete => message.ordering_key <> key);
     END IF;
@@ -186,14 +186,14 @@ AS $$
 DECLARE
     none text;
 BEGIN
-    event.topic := inbox_internal.cut(event.topic, 249);
-    event.aggregate_type := inbox_internal.cut(event.aggregate_type, 249);
-    event.event_type := inbox_internal.cut(event.event_type, 249);
-    event.content_type := inbox_internal.cut(event.content_type, 249);
-    event.source := inbox_internal.cut(event.source, 1024);
-    event.aggregate_id := inbox_internal.cut(event.aggregate_id, 1024);
-    event.ordering_key := inbox_internal.cut(event.ordering_key, 1024);
-    IF octet_length(event.payload) > 268435456 THEN
+    event.topic := inbox_internal.cut(event.topic, @{max_name_length});
+    event.aggregate_type := inbox_internal.cut(event.aggregate_type, @{max_name_length});
+    event.event_type := inbox_internal.cut(event.event_type, @{max_name_length});
+    event.content_type := inbox_internal.cut(event.content_type, @{max_name_length});
+    event.source := inbox_internal.cut(event.source, @{max_key_length});
+    event.aggregate_id := inbox_internal.cut(event.aggregate_id, @{max_key_length});
+    event.ordering_key := inbox_internal.cut(event.ordering_key, @{max_key_length});
+    IF octet_length(event.payload) > @{max_message_payload_size} THEN
         event.payload := NULL;
     END IF;
     IF inbox_internal.problem_of(none, event.occurred_at, none, none, none, none, none, none, NULL, NULL) IS NOT NULL THEN

@@ -192,8 +192,8 @@ DECLARE
     own_id CONSTANT integer     := inbox_internal.own_consumer(consumer, caller);
     now    CONSTANT timestamptz := clock_timestamp();
 BEGIN
-    IF coalesce(instance, '') = '' OR octet_length(instance) > 249 THEN
-        RAISE EXCEPTION 'instance must have 1 to 249 bytes' USING ERRCODE = 'invalid_parameter_value';
+    IF coalesce(instance, '') = '' OR octet_length(instance) > @{max_name_length} THEN
+        RAISE EXCEPTION 'instance must have 1 to @{max_name_length} bytes' USING ERRCODE = 'invalid_parameter_value';
     ELSIF processed IS NULL OR processed < 0 OR outstanding IS NULL OR outstanding < 0 THEN
         RAISE EXCEPTION 'processed and outstanding must not be negative' USING ERRCODE = 'invalid_parameter_value';
     ELSIF report_every IS NULL OR report_every <= interval '0' OR report_every > interval '1 day' THEN

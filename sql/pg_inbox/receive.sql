@@ -15,22 +15,22 @@ CREATE FUNCTION inbox_internal.problem_of(
 RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
-    WHEN octet_length(topic) > 249 THEN 'topic is too long'
-    WHEN octet_length(aggregate_type) > 249 THEN 'aggregate_type is too long'
-    WHEN octet_length(event_type) > 249 THEN 'event_type is too long'
-    WHEN octet_length(content_type) > 249 THEN 'content_type is too long'
-    WHEN octet_length(source) > 1024 THEN 'source is too long'
-    WHEN octet_length(aggregate_id) > 1024 THEN 'aggregate_id is too long'
-    WHEN octet_length(ordering_key) > 1024 THEN 'ordering_key is too long'
-    WHEN octet_length(payload) > 268435456 THEN 'payload is too large'
+    WHEN octet_length(topic) > @{max_name_length} THEN 'topic is too long'
+    WHEN octet_length(aggregate_type) > @{max_name_length} THEN 'aggregate_type is too long'
+    WHEN octet_length(event_type) > @{max_name_length} THEN 'event_type is too long'
+    WHEN octet_length(content_type) > @{max_name_length} THEN 'content_type is too long'
+    WHEN octet_length(source) > @{max_key_length} THEN 'source is too long'
+    WHEN octet_length(aggregate_id) > @{max_key_length} THEN 'aggregate_id is too long'
+    WHEN octet_length(ordering_key) > @{max_key_length} THEN 'ordering_key is too long'
+    WHEN octet_length(payload) > @{max_message_payload_size} THEN 'payload is too large'
     WHEN occurred_at < '0001-01-01 00:00:00+00' OR occurred_at > '9999-12-31 23:59:59.999999+00'
       THEN 'occurred_at does not lie in the years 1 to 9999'
     WHEN headers IS NULL THEN NULL
     WHEN jsonb_typeof(headers) NOT IN ('object', 'null') THEN 'headers are not a JSON object'
     -- 65 headers need more than 400 bytes, so smaller objects need no count.
     WHEN octet_length(headers::text) <= 400 THEN NULL
-    WHEN octet_length(headers::text) > 65536 THEN 'headers are too large'
-    WHEN jsonb_array_length(jsonb_path_query_array(headers, '$.keyvalue()')) > 64 THEN 'too many headers'
+    WHEN octet_length(headers::text) > @{max_message_headers_size} THEN 'headers are too large'
+    WHEN jsonb_array_length(jsonb_path_query_array(headers, '$.keyvalue()')) > @{max_headers} THEN 'too many headers'
 END;
 
 -- Refuses an event.
@@ -42,7 +42,7 @@ AS $$
 BEGIN
     RAISE EXCEPTION 'event % cannot be stored: %', event_id, problem
         USING ERRCODE = 'program_limit_exceeded',
-              HINT = 'Limits are 249 bytes for names, 1024 for ids and keys, 64 headers with 64 kB together, and 256 MB for the payload.';
+              HINT = 'Limits are @{max_name_length} bytes for names, @{max_key_length} for ids and keys, @{max_headers} headers with @{max_message_headers_kb} kB together, and @{max_message_payload_mb} MB for the payload.';
 END $$;
 
 -- Stores a batch of events for a consumer; duplicates are ignored. Events that wait to be processed

@@ -90,3 +90,12 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT inbox_internal.revoke_right(role, 'monitor');
 END;
+
+-- Two transactions cannot change privileges of one object at the same time: the second one would
+-- fail.
+CREATE FUNCTION inbox_internal.lock_rights()
+RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS 'LOCK TABLE inbox.setting IN SHARE UPDATE EXCLUSIVE MODE';
+COMMENT ON FUNCTION inbox_internal.lock_rights() IS 'lets one transaction at a time change rights';

@@ -275,7 +275,7 @@ BEGIN
     IF version IS NOT NULL THEN
         PERFORM outbox_internal.check_moves("table", captured.aggregate_id);
     END IF;
-    captured.topic := coalesce(topic, captured.aggregate_type || '.events');
+    captured.topic := coalesce(topic, captured.aggregate_type || @{topic_suffix});
     captured.topic_column := topic_column;
     captured.ordering_key := ordering_key;
     IF jsonb_typeof(headers) <> 'object' THEN

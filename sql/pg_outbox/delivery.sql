@@ -509,7 +509,7 @@ BEGIN ATOMIC
      WHERE d.destination = $1 AND d.lock_token IS NOT NULL;
     UPDATE outbox.delivery AS d
        SET next_retry_at = clock_timestamp()
-      FROM outbox_internal.first_of_keys($1, 100000) AS first
+      FROM outbox_internal.first_of_keys($1, @{max_held_keys}) AS first
      WHERE d.destination = $1 AND d.position = first.position
        AND first.state = 'PENDING' AND first.next_retry_at IS NULL;
 END;

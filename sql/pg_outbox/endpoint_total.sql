@@ -1,5 +1,5 @@
--- Limits of the endpoints of a destination, which its relay keeps in memory: 50,000, with 64 MiB. They are
--- counted when they change, so that a row costs the same however many there are. The row of a total is
+-- Limits of the endpoints of a destination, which its relay keeps in memory (lib/core/limits.hpp). They are counted
+-- when they change, so that a row costs the same however many there are. The row of a total is
 -- locked until the transaction ends: sessions cannot pass a limit together, and one with an older snapshot
 -- fails with a serialization error.
 CREATE TABLE outbox.endpoint_total (
@@ -12,15 +12,14 @@ COMMENT ON COLUMN outbox.endpoint_total.server IS 'name of the destination; foll
 COMMENT ON COLUMN outbox.endpoint_total.endpoints IS 'number of its rows in outbox.endpoint';
 COMMENT ON COLUMN outbox.endpoint_total.bytes IS 'what these count, by outbox_internal.endpoint_bytes()';
 
--- Returns what an endpoint counts. Each of its topics has a place in the index of the relay, which is
--- larger than a short text. EndpointDirectory counts the same, but for the tenant.
+-- Returns what an endpoint counts. EndpointDirectory counts the same, but for the tenant.
 CREATE FUNCTION outbox_internal.endpoint_bytes(url text, topics text, secret_name text, tenant text)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT octet_length(url) + octet_length(topics) + coalesce(octet_length(secret_name), 0) + coalesce(octet_length(tenant), 0)
-           + 64 * (1 + octet_length(topics) - octet_length(replace(topics, ',', '')));
+           + @{endpoint_topic_size} * (1 + octet_length(topics) - octet_length(replace(topics, ',', '')));
 END;
 
 -- Adds to the total of a destination, and refuses what makes it pass a limit.
@@ -31,8 +30,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    max_endpoints CONSTANT bigint := 50000;
-    max_bytes     CONSTANT bigint := 64 * 1024 * 1024;
+    max_endpoints CONSTANT bigint := @{max_endpoints};
+    max_bytes     CONSTANT bigint := @{max_endpoint_text_size};
     total         outbox.endpoint_total;
 BEGIN
     INSERT INTO outbox.endpoint_total AS t VALUES ($1, $2, $3)
@@ -45,7 +44,7 @@ BEGIN
     ELSIF $3 > 0 AND total.bytes > max_bytes THEN
         RAISE EXCEPTION 'the endpoints of destination "%" have more than % bytes of text', server, max_bytes
             USING ERRCODE = 'program_limit_exceeded',
-                  DETAIL = 'These are url, topics, secret_name and tenant, and 64 bytes for each of the topics.',
+                  DETAIL = 'These are url, topics, secret_name and tenant, and @{endpoint_topic_size} bytes for each of the topics.',
                   HINT = 'Shorten them, or create another destination for the others.';
     ELSIF total.endpoints <= 0 THEN
         DELETE FROM outbox.endpoint_total AS t WHERE t.server = $1;

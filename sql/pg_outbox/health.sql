@@ -262,7 +262,7 @@ BEGIN ATOMIC
         -- A key in trouble has an event that waits for an attempt or a decision. A replay holds keys as well,
         -- and gives them back by itself.
         SELECT CASE WHEN trouble.events >= s.held_keys / 2 THEN 'failing' ELSE 'degraded' END, s.object, 'too many keys held', s.pending_since,
-               format('100000 ordering keys are held, and nothing more is read; events in trouble: %s%s', trouble.events,
+               format('@{max_held_keys} ordering keys are held, and nothing more is read; events in trouble: %s%s', trouble.events,
                       CASE WHEN trouble.replayed THEN '; a replay holds keys as well' ELSE '' END),
                CASE WHEN trouble.events >= s.held_keys / 2 THEN 'See outbox.blocked_key; then outbox.redrive() or outbox.discard().'
                     ELSE 'It goes on as the replay does: see outbox.replay_progress.' END
@@ -270,8 +270,8 @@ BEGIN ATOMIC
          CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE d.state IN ('RETRY', 'DEAD')) AS events,
                                     count(*) FILTER (WHERE d.state = 'PENDING' AND d.operation IS NOT NULL) > 0 AS replayed
                                FROM outbox.delivery AS d
-                              WHERE d.destination = s.destination AND s.held_keys >= 100000) AS trouble
-         WHERE s.held_keys >= 100000
+                              WHERE d.destination = s.destination AND s.held_keys >= @{max_held_keys}) AS trouble
+         WHERE s.held_keys >= @{max_held_keys}
         UNION ALL
         SELECT 'degraded', format('table %s', t.relation), 'backfill failed', t.updated_at,
                format('backfill %s has failed: %s', t.id, t.last_error),

@@ -707,7 +707,7 @@ SELECT first.destination, outbox_internal.for_client(first.ordering_key) AS orde
   FROM (SELECT d.name FROM outbox.destination AS d
         UNION ALL
         SELECT c.destination FROM outbox.cursor AS c WHERE c.number = 0) AS t -- endpoints that are behind
- CROSS JOIN LATERAL outbox_internal.blocked_keys(t.name, 100000) AS key
+ CROSS JOIN LATERAL outbox_internal.blocked_keys(t.name, @{max_held_keys}) AS key
  CROSS JOIN LATERAL outbox_internal.first_of_key(t.name, key) AS first;
 COMMENT ON VIEW outbox.blocked_key IS 'ordering keys whose later events wait, with the reason';
 COMMENT ON COLUMN outbox.blocked_key.destination IS 'the destination of these events';

@@ -98,7 +98,7 @@ CREATE FUNCTION outbox_internal.relay_locks()
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
-    SELECT 1869968482; -- "outb"; extension/base/wake_outside.cpp has it again
+    SELECT @{lock_class};
 END;
 
 -- Tells relays outside the server that an operator, or a change of a destination, wants their
@@ -223,12 +223,12 @@ BEGIN
     VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, now + lease, now, sender)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
        SET leased_until = excluded.leased_until, leased_at = excluded.leased_at, direct = excluded.direct, identity = excluded.identity;
-    holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), 0);
+    holds_lock := rest AND pg_try_advisory_lock(outbox_internal.relay_locks(), @{wake_lock});
     resting := holds_lock OR rest AND EXISTS (
         SELECT FROM pg_locks AS l
          WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted AND l.mode = 'ExclusiveLock'
            AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-           AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid = 0);
+           AND l.classid::bigint = outbox_internal.relay_locks() AND l.objid = @{wake_lock});
     -- Statements from here on see what had committed when the lock was taken.
     SELECT md5(coalesce((SELECT string_agg(d::text, E'\n' ORDER BY d.number) FROM outbox_internal.relay_destinations() AS d), '')
                || coalesce((SELECT string_agg(s::text, E'\n' ORDER BY s.name) FROM outbox_internal.relay_settings() AS s), ''))
@@ -265,7 +265,7 @@ RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT pg_advisory_unlock(outbox_internal.relay_locks(), 0);
+    SELECT pg_advisory_unlock(outbox_internal.relay_locks(), @{wake_lock});
     SELECT pg_notify('outbox_wake', 'rest')
      WHERE EXISTS (SELECT FROM outbox.relay AS r WHERE r.id <> $1 AND r.leased_until > clock_timestamp() AND r.direct);
 END;
@@ -413,7 +413,7 @@ BEGIN
     SELECT array_agg(d.position ORDER BY d.position) INTO recorded
       FROM outbox.delivery AS d
      WHERE d.destination = target AND (done IS NULL OR NOT pg_visible_in_snapshot(d.xid, done::pg_snapshot));
-    held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
+    held_keys := ARRAY(SELECT outbox_internal.held_keys(target, @{max_held_keys}));
     SELECT c.paused INTO paused FROM outbox.cursor AS c WHERE c.number = relay_begin.number;
 END $$;
 
@@ -436,7 +436,7 @@ BEGIN
       FROM outbox.cursor AS c JOIN outbox.relay_lease AS t USING (number, lease)
      WHERE c.number = relay_follow.number AND c.lease = relay_follow.lease;
     outcome := CASE WHEN FOUND THEN 'ok' ELSE 'lost' END;
-    held_keys := ARRAY(SELECT outbox_internal.held_keys(target, 100000));
+    held_keys := ARRAY(SELECT outbox_internal.held_keys(target, @{max_held_keys}));
 END $$;
 
 -- Gives up all destinations of a relay that ends, so that others need not wait.

@@ -133,3 +133,16 @@ SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT outbox_internal.revoke_right(role, 'relay');
 END;
+
+-- Two transactions cannot change privileges of one object at the same time: the second one would
+-- fail.
+CREATE FUNCTION outbox_internal.lock_rights()
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox_internal.refuse_restricted();
+    LOCK TABLE outbox.producer IN SHARE UPDATE EXCLUSIVE MODE;
+END $$;
+COMMENT ON FUNCTION outbox_internal.lock_rights() IS 'lets one transaction at a time change rights';

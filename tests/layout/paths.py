@@ -35,6 +35,7 @@ ELSEWHERE = (
     "*pg_outbox--*.sql",
     "pg_tle/pg_outbox_sql.sql",
     "relay/outbox-relay",
+    "parts_of_right.sql",
     "plain/wrapper.sql",
     "sql/dbdev/*",
     "sql/pg_*.control",

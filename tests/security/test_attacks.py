@@ -1,8 +1,8 @@
 """Every role against every object of both extensions.
 
 Attacks are made on all functions and views that are in the catalog at run time, so they hold for those
-added later, too. Each object that a role may use has an entry in ATTACKS, with attempts of a hostile role:
-without one, a new function fails a test. tests/system/test_privileges.py lists the privileges.
+added later, too. Each object that a role may use has a line in sql/objects.txt, with attempts of a hostile role:
+without one, a new function fails a test.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 from cluster import Cluster, Installation
 from long_run import all_in_long_run
+from objects import OBJECTS, name_of
 from test_privileges import ALLOWED, GRANTS
 from waiting import wait_until
 
@@ -79,226 +80,6 @@ MAY_READ = {
         "outbox_internal.relay_destinations",
     ],
 }
-
-# -------------------------------------------------------------------------------------------------
-# Attempts of a hostile role
-# -------------------------------------------------------------------------------------------------
-
-ATTACKS = {
-    # producers
-    "outbox.enqueue": "an event of a topic that is not its own, or one whose payload, headers or content type end the event and begin another",
-    "outbox.new_event": "an array of events whose fields are NULL, huge or of another row type",
-    # capturers: these run with the rights of the caller, and change only its own tables
-    "outbox.capture": "a table of another role, a condition that runs with the rights of whoever changes the table, names that are code",
-    "outbox.uncapture": "another role's capture",
-    "outbox.captures": "conditions and topics of tables that are not its own; a trigger that makes the view fail for all",
-    "outbox.capture_condition": "the condition of another role's capture; a trigger that makes it fail",
-    "outbox_internal.refuse_restricted": "an index function that is let through",
-    "outbox_internal.save_captured": "a capture of another role's table, in another's name, with columns that do not exist",
-    "outbox_internal.forget_captured": "another role's capture",
-    "outbox_internal.check_captured": "a table that it may not see",
-    "outbox.capture_row": "as a trigger of a table that is not captured, of a view, with arguments of its own; called by hand",
-    "outbox.payload_as_jsonb": "bytes that are no JSON, and make a query of another role fail",
-    "outbox.capture_truncate": "as a trigger of a table that is not captured; called by hand",
-    "outbox_internal.check_capturable": "a table of another role",
-    "outbox_internal.check_choice": "choices that are NULL or many",
-    "outbox_internal.check_moves": "a table of another role",
-    "outbox_internal.check_identity": "a table of another role",
-    "outbox_internal.unique_keys": "a table of another role",
-    "outbox_internal.aggregate_type_of": "a table of another role",
-    "outbox_internal.warn_of_namesake": "a capture of its own making",
-    "outbox_internal.key_is_unique": "a capture of its own making",
-    "outbox_internal.follow_names": "arrays without an end",
-    "outbox_internal.add_capture_triggers": "triggers on another role's table; a condition that is code of its own",
-    "outbox_internal.copy_capture_triggers": "triggers on another role's table, with its own condition",
-    "outbox_internal.drop_capture_triggers": "triggers of another role's table",
-    "outbox_internal.captured_tree": "the children of a table that it may not see",
-    "outbox_internal.event_type_of": "text without an end",
-    "outbox_internal.row_key_of": "a table of another role",
-    "outbox_internal.columns_of": "a table of another role",
-    "outbox_internal.set_capture_fire": "triggers of another role's table",
-    "outbox_internal.trigger_state": "text that is none of the choices",
-    "outbox_internal.has_capture_triggers": "a table of another role",
-    "outbox_internal.is_captured_shard": "a table of another role",
-    "outbox_internal.lock_captured": "a table of another role",
-    "outbox.backfill": "a backfill of another role's table; code of its table that runs while the backfill is planned or worked off",
-    "outbox_internal.add_backfill": "a backfill in the name of another role; from an index function, a condition, a trigger; without end",
-    "outbox.pause_backfill": "another role's backfill",
-    "outbox.resume_backfill": "another role's backfill",
-    "outbox.cancel_backfill": "another role's backfill",
-    "outbox.backfill_progress": "rows of other roles' backfills, by a function that is called before they are filtered",
-    "outbox_internal.backfill_waits_for": "another role's backfill",
-    # operators: may see and decide about all destinations
-    "outbox.pause": "a destination that is not there, names that are code",
-    "outbox.resume": "a destination that is not there, names that are code",
-    "outbox.seek": "positions and times without end; from an index function that a superuser runs",
-    "outbox.replay": "as seek; a selection that costs much",
-    "outbox.cancel_replay": "a replay that is not there",
-    "outbox.redrive": "conditions that are code",
-    "outbox.discard": "conditions that are code",
-    "outbox.event_status": "the payload of an event",
-    "outbox.payload_text": "bytes that are no text",
-    "outbox.payload_jsonb": "bytes that are no JSON, JSON of any depth",
-    "outbox.version": "nothing",
-    "outbox.receipt": "the payload of an event",
-    "outbox.operation": "changes of the record of what operators did",
-    "outbox.replay_progress": "payloads",
-    "outbox.dead_letter": "other columns than those shown, by a function that is called before rows are filtered",
-    "outbox.blocked_key": "payloads",
-    "outbox_internal.blocked_keys": "a key of another destination",
-    "outbox_internal.for_client": "texts of any length",
-    "outbox_internal.has_form": "an encoding that is none",
-    "outbox_internal.first_of_key": "a key of another destination",
-    "outbox.endpoint": "rows of servers that it does not own, by a function that is called before they are filtered; a lock of the table; an endpoint of another role's server",
-    "outbox.endpoint_secret": "the secret of another role's endpoint",
-    "outbox.delete_endpoint": "another role's endpoint",
-    "outbox.endpoint_status": "addresses of endpoints",
-    "outbox.check_destination": "a connection with the credentials of the server's owner to a place of its own choice; a worker that does not end",
-    # fetchers
-    "outbox.fetch": "events of a pull destination on which it has no USAGE; from an index function that a superuser runs",
-    "outbox.ack": "events under another role's token",
-    "outbox.nack": "events under another role's token",
-    "outbox.extend": "another role's lease",
-    "outbox.release": "another role's lease",
-    # monitors
-    "outbox.status": "events, passwords in URLs and errors",
-    "outbox.segment": "events",
-    "outbox.lease": "tokens, with which others' events could be acknowledged",
-    "outbox.health": "events and keys",
-    "outbox.metrics": "events and keys",
-    "outbox.selects_nothing": "topics of other roles",
-    "outbox.destination_options": "nothing: what the library says of every destination",
-    "outbox.absent_workers": "workers of other databases, errors that quote events",
-    "outbox.workers": "workers of other databases",
-    "outbox.oldest_after": "events",
-    "outbox.backlog": "events",
-    "outbox_internal.oldest_unread_events": "events",
-    "outbox.destinations": "credentials in addresses",
-    "outbox_internal.list_destinations": "credentials in addresses",
-    "outbox_internal.refused_as_copy": "nothing: it names the installation",
-    "outbox.segment_held_by": "events",
-    "outbox.skip_shard": "a shard that nothing waits for",
-    "outbox.require_shard": "nothing: it reads what Citus lets everybody read",
-    "outbox.cluster_status": "events, passwords in URLs and errors",
-    "outbox_internal.ask_nodes": "a statement of its own that other nodes run",
-    "outbox_internal.node_status": "events, passwords in URLs and errors",
-    # relays outside the server: deliver everything, and are told the credentials of destinations
-    "outbox_internal.relay_settings": "nothing: settings of the server",
-    "outbox_internal.relay_destinations": "credentials of destinations whose relay is a worker of the server",
-    "outbox_internal.relay_beat": "destinations of others that it calls lost; a name without an end",
-    "outbox_internal.relay_take": "a destination whose relay is a worker of the server, or of another relay",
-    "outbox_internal.relay_begin": "a destination with a token of its own choice",
-    "outbox_internal.relay_begin_expressions": "as relay_begin",
-    "outbox_internal.relay_check_expressions": "nothing: errors of expressions, which the relay is told anyhow",
-    "outbox_internal.relay_look_expressions": "as relay_look; expressions of another destination",
-    "outbox_internal.relay_rows_expressions": "as relay_rows; expressions of another destination",
-    "outbox_internal.relay_retries_expressions": "as relay_retries; retries of another destination that its filter excludes",
-    "outbox_internal.relay_follow": "a destination with a token of its own choice",
-    "outbox_internal.relay_leave": "the leases of another relay, whose id it does not know",
-    "outbox_internal.relay_wake": "nothing: the lock is of its own session",
-    "outbox_internal.relay_look": "snapshots that are none",
-    "outbox_internal.relay_probe": "snapshots that are none, arrays of different lengths",
-    "outbox_internal.relay_entries": "snapshots that are none, counts without an end",
-    "outbox_internal.relay_rows": "a segment that is none, places that are none",
-    "outbox_internal.relay_pause": "a destination that it does not serve",
-    "outbox_internal.relay_save": "the cursor of a destination that it does not serve",
-    "outbox_internal.relay_record": "dead letters of a destination that it does not serve",
-    "outbox_internal.relay_retries": "events of a destination that it does not serve",
-    "outbox_internal.relay_recover": "transactions of a destination that it does not serve",
-    "outbox_internal.relay_note": "transactions of a destination that it does not serve",
-    "outbox_internal.relay_report": "figures of a destination that it does not serve",
-    "outbox_internal.relay_maintain": "nothing: the keeper does it",
-    "outbox_internal.relay_endpoints": "endpoints of a destination that it does not serve; a question that is none",
-    # senders
-    "inbox.receive": "arrays of different lengths, with NULLs, huge keys and payloads; a consumer's owner",
-    # readers and consumers: their own consumers only
-    "inbox.subscribe": "a handler that runs as another role; a consumer that is another role's",
-    "inbox_internal.add_subscription": "a handler that runs as another role, from an index function that a superuser runs",
-    "inbox.confirm": "the handlers of another role's consumer; from code that the role did not write",
-    "inbox.own_subscriptions": "subscriptions of other roles",
-    "inbox_internal.save_confirmation": "a confirmation in the name of another role",
-    "inbox_internal.wake": "workers that are woken without end",
-    "inbox_internal.lock_subscriptions": "a lock that stops the handlers of others",
-    "inbox_internal.confirmed_subscriptions": "handlers of another role's consumer",
-    "inbox.unsubscribe": "another role's subscription",
-    "inbox.json": "bytes that are no JSON",
-    "inbox.payload_text": "bytes that are no text",
-    "inbox.payload_jsonb": "bytes that are no JSON, JSON of any depth",
-    "inbox.waiting_keys": "errors and keys of other roles' consumers, by a function that is called before rows are filtered",
-    "inbox.dead_letter": "payloads and errors of other roles' consumers, by a function that is called before rows are filtered",
-    "inbox_internal.for_client": "texts of any length",
-    "inbox_internal.has_form": "an encoding that is none",
-    "inbox_internal.is_own": "a role that it is no member of",
-    "inbox_internal.next_messages": "messages of another role's consumer",
-    "inbox_internal.next_attempt": "messages of another role's consumer",
-    "inbox_internal.process": "messages of another role's consumer; a handler with the rights of another role",
-    "inbox_internal.take": "messages of another role's consumer",
-    "inbox.continue_trace": "a setting of its own session",
-    "inbox_internal.changes_trace": "nothing",
-    "inbox_internal.is_traceparent": "nothing",
-    "inbox_internal.is_tracestate": "nothing",
-    "inbox_internal.record_failure": "messages of another role's consumer",
-    "inbox_internal.record_end": "messages of another role's consumer",
-    "inbox_internal.save_progress": "figures of another role's consumer",
-    "inbox.set_policy": "the policy of another role's consumer",
-    "inbox.version": "nothing",
-    "inbox.create_consumer": "another role's consumer; from an index function that a superuser runs",
-    "inbox.begin_event": "an event of another role's consumer, which then never comes there",
-    "inbox.begin_events": "events of another role's consumer, which then never come there",
-    "inbox.was_applied": "events of another role's consumer",
-    "inbox.save_offset": "the place of another role's consumer",
-    "inbox.load_offset": "the place of another role's consumer",
-    "inbox.confirm_reset": "the reset of another role's consumer",
-    "inbox.report_gap": "a gap of another role's consumer",
-    "inbox.fail_event": "a failure of another role's consumer",
-    "inbox.end_failure": "events of another role's consumer",
-    "inbox.report_progress": "figures of another role's consumer",
-    "inbox.claim": "messages of another role's consumer; from an index function that a superuser runs",
-    "inbox.complete": "messages under another role's token",
-    "inbox.fail": "messages under another role's token",
-    "inbox.extend": "another role's lease",
-    "inbox.release": "another role's lease",
-    "inbox.apply": "a table of another role; a statement prepared under the name of theirs that another role's function then runs",
-    "inbox.remove": "a table of another role; a tombstone that keeps its rows away for ever",
-    "inbox_internal.columns_of": "a table of another role; columns whose names are code",
-    "inbox_internal.type_of_column": "types and collations whose names are code",
-    "inbox_internal.without_domain": "a domain without end",
-    "inbox_internal.operator_in": "an operator whose schema is code",
-    "inbox_internal.operator_of": "an operator whose schema is code",
-    "inbox_internal.has_hash": "a type that contains itself",
-    "inbox_internal.portable_text": "a type of its own, with settings of its own",
-    "inbox_internal.row_parts": "a table of another role; columns whose names are code",
-    "inbox_internal.key_parts": "a table of another role; columns whose names are code",
-    "inbox_internal.check_row": "a table of another role",
-    "inbox_internal.check_key": "a table of another role",
-    "inbox_internal.run": "a statement of its own choice with the rights of another role",
-    "inbox_internal.tombstones": "removed rows of a table of another role",
-    "inbox_internal.lock_insert": "removed rows of a table of another role, and locks that hold it up",
-    "inbox_internal.lock_removal": "locks that hold up another role's table",
-    "inbox_internal.leave_tombstone": "a tombstone that keeps rows of another role's table away for ever",
-    "inbox.wait_for": "waiting without end",
-    "inbox_internal.wait_until": "waiting without end",
-    "inbox_internal.wait_on": "waiting without end",
-    "inbox.prune": "forgetting what is not old",
-    # operators and monitors of the inbox: may see and decide about all consumers
-    "inbox.redrive": "from an index function that a superuser runs",
-    "inbox.discard": "from an index function that a superuser runs",
-    "inbox.give_consumer": "giving a consumer to a role that it is no member of; from an index function that a superuser runs",
-    "inbox.drop_consumer": "from an index function that a superuser runs",
-    "inbox.accept_gap": "from an index function that a superuser runs",
-    "inbox.reset_offset": "from an index function that a superuser runs",
-    "inbox.forget": "from an index function that a superuser runs",
-    "inbox.set_window": "a window that is negative or without end",
-    "inbox.operation": "changes of the record of what operators did",
-    "inbox.status": "messages, keys and errors",
-    "inbox.lag": "messages",
-    "inbox.health": "keys and errors of other roles' consumers",
-    "inbox.offsets": "messages",
-    "inbox.gaps": "messages",
-    "inbox.metrics": "messages",
-    "inbox.event_status": "errors of other roles' consumers, and which events they have",
-}  # fmt: skip
-
 
 # -------------------------------------------------------------------------------------------------
 # The world, for each role
@@ -470,21 +251,16 @@ def attempt(connection: psycopg.Connection, statement: str) -> tuple[str | None,
 
 
 def test_every_function_and_view_has_its_attack(attack_cluster: Cluster) -> None:
-    """For a new one, add the attempts of a hostile role to ATTACKS."""
+    """For a new one, add the attempts of a hostile role to its line in sql/objects.txt."""
     world = World(attack_cluster, "world")
     try:
         grant(world, *GRANTS)
         granted = world.database.execute(ALLOWED, {"role": "mallory"})  # type: ignore[arg-type]
     finally:
         world.remove()
-    names = {
-        re.sub(r"\(.*", "", name.split(" ", 1)[1]).replace('"', "")
-        for name, privileges in granted
-        if privileges and not name.startswith("schema")
-    }
-    assert (sorted(names - set(ATTACKS)), sorted(set(ATTACKS) - names)) == ([], []), (
-        "without an entry; entries for nothing"
-    )
+    names = {name_of(name.split(" ", 1)[1]) for name, may in granted if may and not name.startswith("schema")}
+    assert [name for name in sorted(names) if name not in OBJECTS or not OBJECTS[name].attack] == []
+    assert [o.name for o in OBJECTS.values() if o.attack and o.name not in names] == []
 
 
 # -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Functions with more rights than their callers: rules for each of them.
 
 A new granted function that is SECURITY DEFINER, or written in C, takes its caller as a parameter
-of the type `caller`, or is entered below with the reason why its rights do not depend on the caller. Until then
-the test fails.
+of the type `caller`, or has the reason why its rights do not depend on the caller in sql/objects.txt. Until then
+the test fails. tests/system/test_privileges.py looks at their search_path.
 """
 
 from __future__ import annotations
@@ -14,98 +14,18 @@ from typing import NamedTuple
 import pytest
 
 from database import Database
+from objects import OBJECTS, name_of
 
 SQL = Path(__file__).parents[2] / "sql"
 
 RIGHTS = {
-    "outbox": ["produce", "capture", "operate", "fetch", "fetch default", "monitor", "relay"],
-    "inbox": ["send", "read", "consume", "operate", "monitor"],
+    schema: sorted({right for o in OBJECTS.values() if o.extension == schema for right in o.rights})
+    for schema in ("outbox", "inbox")
 }
-
-TOKEN = "who has a lease is known by its token, which only the fetcher was told"
-ALL_EVENTS = "operators may see and decide about all events that wait or failed"
-NO_EVENT = "monitors may see the figures of all destinations; there is nothing of an event in them"
-GRANTING = "who may execute it may grant this right, to any role; it is part of no right itself"
-OWNS_TABLE = "it asks whether the current user owns the table"
-HARMLESS = "it has no more rights than its caller"
-ANYBODY = "any caller may do this to any consumer that it can name; the right says so"
-
-# Granted functions that do not take their caller, and the reason why.
-NEEDS_NO_CALLER = {
-    "outbox.ack(uuid)": TOKEN,
-    "outbox.nack(uuid,uuid,text,boolean)": TOKEN,
-    "outbox.extend(uuid,interval)": TOKEN,
-    "outbox.release(uuid)": TOKEN,
-    "outbox_internal.blocked_keys(name,integer)": ALL_EVENTS,
-    "outbox_internal.first_of_key(name,text)": ALL_EVENTS,
-    "outbox.health(interval)": NO_EVENT,
-    "outbox.metrics()": NO_EVENT,
-    "outbox.selects_nothing(name)": NO_EVENT,
-    "inbox.metrics()": "monitors may see the figures of all consumers; there is nothing of a message in them",
-    "outbox.destination_options()": HARMLESS,
-    "outbox.workers()": NO_EVENT,
-    "outbox.absent_workers()": NO_EVENT,
-    "outbox.oldest_after(pg_snapshot)": NO_EVENT,
-    "outbox.backlog(name)": NO_EVENT,
-    "outbox_internal.oldest_unread_events()": NO_EVENT,
-    "outbox_internal.list_destinations()": NO_EVENT,
-    "outbox_internal.refused_as_copy(boolean)": NO_EVENT,
-    "outbox.segment_held_by(integer)": NO_EVENT,
-    "outbox.grant_fetch(regrole,name)": GRANTING,
-    "outbox.grant_operate(regrole)": GRANTING,
-    "outbox.grant_monitor(regrole)": GRANTING,
-    "outbox.revoke_produce(regrole)": GRANTING,
-    "outbox.revoke_capture(regrole)": GRANTING,
-    "outbox.revoke_fetch(regrole)": GRANTING,
-    "outbox.revoke_operate(regrole)": GRANTING,
-    "outbox.revoke_monitor(regrole)": GRANTING,
-    "outbox.grant_relay(regrole)": GRANTING,
-    "outbox.revoke_relay(regrole)": GRANTING,
-    "outbox_internal.save_captured(outbox.captured)": OWNS_TABLE,
-    "outbox_internal.forget_captured(regclass)": OWNS_TABLE,
-    "outbox_internal.add_capture_triggers(regclass,text,text)": OWNS_TABLE,
-    "outbox_internal.copy_capture_triggers(regclass,regclass,text)": OWNS_TABLE,
-    "outbox_internal.drop_capture_triggers(regclass)": OWNS_TABLE,
-    "outbox_internal.set_capture_fire(regclass,text)": OWNS_TABLE,
-    "outbox_internal.lock_captured(regclass)": OWNS_TABLE,
-    "outbox.enqueue(outbox.new_event[])": "it asks which topics the current user may use (producer.cpp)",
-    "outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
-        "it asks which topics the current user may use (producer.cpp)",
-    "outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)":
-        "it asks which topics the current user may use (producer.cpp)",
-    "outbox.capture_row()": "as a trigger, which asks which topics the owner of its table may use",
-    "outbox.capture_truncate()": "as a trigger, which asks which topics the owner of its table may use",
-    "outbox_internal.check_captured(regclass)": HARMLESS,
-    "outbox_internal.refuse_restricted()": HARMLESS,
-    "inbox.grant_send(regrole)": GRANTING,
-    "inbox.grant_read(regrole)": GRANTING,
-    "inbox.grant_consume(regrole)": GRANTING,
-    "inbox.grant_operate(regrole)": GRANTING,
-    "inbox.grant_monitor(regrole)": GRANTING,
-    "inbox.revoke_send(regrole)": GRANTING,
-    "inbox.revoke_read(regrole)": GRANTING,
-    "inbox.revoke_consume(regrole)": GRANTING,
-    "inbox.revoke_operate(regrole)": GRANTING,
-    "inbox.revoke_monitor(regrole)": GRANTING,
-    "inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": ANYBODY,
-    "inbox.prune(integer)": "it removes what is older than the window, whoever calls it",
-    "inbox_internal.lock_subscriptions()": "it takes a lock for subscribe() and confirm(), and does nothing else",
-    "inbox.wait_for(text,uuid,interval)": "it tells whether an event was applied, of which the caller knows the id",
-}  # fmt: skip
-
-# Functions of the right `relay`, which is to deliver all events of all destinations whose relay is outside
-# the server. A token tells which of them a caller may write.
-OF_RELAYS = re.compile(r"outbox_internal\.relay_\w+\(")
 
 # Views that check privileges and need no barrier, with the reason.
 SAME_ROWS_FOR_ALL = {
     "inbox.status": "rights decide by CASE what a column shows, and conditions of others see no more of it than that",
-}
-
-# Functions without a fixed search_path, with the reason.
-SEARCH_PATH_OF_THE_CALLER = {
-    "inbox.begin_event(text,uuid,text,inbox_internal.caller)": "called for every event, and qualifies every name and operator",
-    "inbox_internal.process(integer,bigint,text[])": "handlers are to find what the path of their role has",
 }
 
 # Role parameters of functions that may be granted: they name the receiver, not the caller. The
@@ -121,7 +41,6 @@ class Function(NamedTuple):
     name: str
     language: str
     definer: bool
-    pinned: bool
     granted: bool
     grantees: list[str]
     trigger: bool
@@ -133,7 +52,6 @@ class Function(NamedTuple):
 
 FUNCTIONS = """
     SELECT p.oid::regprocedure::text, l.lanname, p.prosecdef,
-           coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false),
            p.proname ~ '^(grant|revoke)_' AND p.proname !~ '_right$'
                OR EXISTS (SELECT FROM unnest(%(rights)s::text[]) AS r(name)
                            WHERE p.proname = ANY ({schema}_internal.parts_of_right(r.name))),
@@ -166,15 +84,17 @@ def functions(database: Database, schema: str) -> list[Function]:
     return [Function(*row) for row in rows]
 
 
-def test_the_search_path_of_functions_with_more_rights_is_fixed(functions: list[Function]) -> None:
-    loose = {f.name for f in functions if f.definer and not f.pinned}
-    assert loose <= set(SEARCH_PATH_OF_THE_CALLER)
-
-
 def test_functions_with_more_rights_are_granted_to_nobody(functions: list[Function]) -> None:
     """Except to pg_monitor, which is a monitor from the beginning."""
     granted = {f.name: f.grantees for f in functions if f.definer and set(f.grantees) - {"pg_monitor"}}
     assert granted == {}
+
+
+def needs_no_caller(function: str) -> bool:
+    """The right `relay` is to deliver all events of all destinations whose relay is outside the server. A token tells
+    which of them a caller may write."""
+    known = OBJECTS[name_of(function)]
+    return known.caller != "" or known.why == "relay"
 
 
 def test_granted_functions_with_more_rights_know_their_caller(functions: list[Function], schema: str) -> None:
@@ -183,7 +103,7 @@ def test_granted_functions_with_more_rights_know_their_caller(functions: list[Fu
         f.name
         for f in functions
         if f.granted and (f.definer or f.language == "c") and not f.trigger
-        and f"{schema}_internal.caller" not in f.types and f.name not in NEEDS_NO_CALLER and not OF_RELAYS.match(f.name)
+        and f"{schema}_internal.caller" not in f.types and not needs_no_caller(f.name)
     }  # fmt: skip
     assert unknown == set()
 

@@ -11,44 +11,16 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from cluster import Cluster, Installation, MakeCluster
+from cluster import REPOSITORY, Cluster, Installation, MakeCluster
 from database import Database, NewDatabase, create_database
+from objects import OBJECTS
 from outbox_relay import OutboxRelay
 from waiting import wait_until
 
 # In the extension only.
-ONLY_NATIVE = {
-    # event triggers, which only superusers can create
-    "outbox_internal.check_server_name", "outbox_internal.start_cursor", "outbox_internal.note_servers",
-    "outbox_internal.follow_renamed_servers", "outbox_internal.follow_dropped_servers",
-    "outbox_internal.follow_destinations", "outbox_internal.follow_altered_tables",
-    "outbox_internal.follow_dropped_tables", "outbox_internal.note_expressions",
-    # called by them
-    "outbox_internal.warn_of_few_workers", "outbox_internal.warn_of_server",
-    # before DROP EXTENSION
-    "outbox_internal.undelivered",
-    # of workers
-    "outbox_internal.worker_take",
-    "outbox_internal.add_capture_triggers_to_all", "outbox_internal.altered_with", "outbox_internal.captures_of",
-    "outbox_internal.check_member", "outbox_internal.follow_members", "outbox_internal.has_captured_table",
-    "outbox_internal.tell_of_rows", "outbox_internal.warn_of_key",
-    # caches of sessions, the wrapper, outbox.default_destination
-    "outbox_internal.table_changed", "outbox_internal.validate_options", "outbox_internal.may_fetch_default",
-    # nodes of a Citus cluster, which has the extension
-    "outbox_internal.ask_nodes", "outbox_internal.node_status",
-    # secrets, which are not in the database there
-    "outbox_internal.hmac_sha256", "outbox_internal.master_secrets",
-    # nodes of a Citus cluster
-    "outbox_internal.adopt_capture", "outbox_internal.capture_argument", "outbox_internal.capture_argument_follows",
-    "outbox_internal.check_may_capture", "outbox_internal.citus_capture", "outbox_internal.citus_type",
-    "outbox_internal.follow_created_triggers", "outbox_internal.follow_dropped_triggers",
-    "outbox_internal.set_capture_argument", "outbox_internal.hold_keys_of", "outbox_internal.keys_in_trouble",
-    "outbox.require_shard", "outbox.skip_shard", "outbox_internal.ask_about", "outbox_internal.ask_node",
-    "outbox_internal.begin_era", "outbox_internal.era", "outbox_internal.citus_address", "outbox_internal.citus_group", "outbox_internal.citus_node",
-    "outbox_internal.expect_shard", "outbox_internal.expects_shards", "outbox_internal.follow_shards",
-    "outbox_internal.look_after_shards", "outbox_internal.shard_is_here", "outbox_internal.shards_are_moving",
-    "outbox_internal.snapshot_without_prepared", "outbox_internal.unsettled_in",
-}  # fmt: skip
+ONLY_NATIVE = {o.name for o in OBJECTS.values() if o.edition == "native"}
+# Tables of which rows belong to one edition.
+OF_EACH = {o.name.removeprefix("outbox.") for o in OBJECTS.values() if o.edition and not o.is_function}
 
 
 class Site:
@@ -215,7 +187,7 @@ def test_it_is_a_package_too(site: Site) -> None:
 # -------------------------------------------------------------------------------------------------
 
 FUNCTIONS = """
-    SELECT p.pronamespace::regnamespace::text || '.' || p.proname,
+    SELECT p.pronamespace::regnamespace::text || '.' || p.proname || '()',
            array_to_string(ARRAY(SELECT concat_ws(' ', p.proargnames[n], t.type::regtype)
                                    FROM unnest(coalesce(p.proallargtypes, p.proargtypes::oid[])) WITH ORDINALITY AS t(type, n)
                                   WHERE t.type::regtype::text <> 'outbox_internal.caller'), ', ')
@@ -226,10 +198,11 @@ FUNCTIONS = """
 
 def test_functions_have_the_names_and_arguments_of_the_extension(edition: Site, database: Database) -> None:
     ours, natives = edition.execute(FUNCTIONS), database.execute(FUNCTIONS)
-    assert {name for name, _ in natives} - {name for name, _ in ours} == ONLY_NATIVE
+    only_native = {name for name, _ in natives} - {name for name, _ in ours}
+    assert only_native == {name for name in ONLY_NATIVE if name.endswith("()")}
     known = dict.fromkeys(natives)
     for function in ours:
-        if function[0] in {name for name, _ in natives} and function[0] != "outbox_internal.leave_pull":
+        if function[0] in {name for name, _ in natives} and function[0] != "outbox_internal.leave_pull()":
             assert function in known
     public = {name for name, _ in ours if name.startswith("outbox.")}
     assert public == {name for name, _ in natives if name.startswith("outbox.")} - ONLY_NATIVE
@@ -244,12 +217,20 @@ RELATIONS = """
 
 def test_tables_and_views_have_the_columns_of_the_extension(edition: Site, database: Database) -> None:
     ours, natives = set(edition.execute(RELATIONS)), set(database.execute(RELATIONS))
-    assert {relation for relation, _, _ in natives - ours} == {
-        "cluster_status",  # of a Citus cluster
-        "expression",  # of foreign servers
-    }
+    only_native = {f"outbox.{relation}" for relation, _, _ in natives - ours}
+    assert only_native == {name for name in ONLY_NATIVE if not name.endswith("()")}
     more = {relation for relation, _, _ in ours - natives}
-    assert more == {"setting", "destination_config", "fetcher", "home", "upkeep", "producer"}
+    assert more - {"producer"} == {name for name in OF_EACH if OBJECTS[f"outbox.{name}"].edition == "sql"}
+
+
+TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'"
+
+
+def test_a_migration_leaves_behind_what_belongs_to_one_edition(edition: Site, database: Database) -> None:
+    script = (REPOSITORY / "tools/outboxctl/migrate_edition/find.sql").read_text()
+    (left,) = re.findall(r"left_behind\(\)\nRETURNS name\[\].*?'\{(.*?)\}'", script, re.DOTALL)
+    tables = {name for (name,) in edition.execute(TABLES) + database.execute(TABLES)}
+    assert set(left.split(",")) == OF_EACH & tables
 
 
 def test_settings_have_the_defaults_of_the_extension(edition: Site, database: Database) -> None:

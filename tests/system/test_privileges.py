@@ -1,9 +1,5 @@
-"""Privileges on every object of both extensions, and the abilities of roles with each right.
-
-A new function, table, view or type of the schemas outbox and inbox is entered into USERS below; until then the
-test fails. An object for other roles is entered into parts_of_right.sql as well. Objects in outbox_internal and inbox_internal
-are for no other role, unless they are entered into USERS_OF_INTERNALS with the reason.
-"""
+"""Privileges on every object of both extensions, and the abilities of roles with each right. The table of all
+objects is sql/objects.txt."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ from psycopg import errors, sql
 
 from cluster import REPOSITORY, Cluster
 from database import Database, NewDatabase
+from objects import OBJECTS, TABLE, Object, name_of
 from receiver import Receiver, answer, everything
 from waiting import wait_until
 
@@ -37,336 +34,6 @@ GRANTS = {
     "relay": "outbox.grant_relay",
     "public": None,
 }
-
-NOBODY = ""
-
-# Objects that roles may use, except owners and superusers: EXECUTE, SELECT, USAGE.
-USERS = {
-    "schema outbox": "producer, capturer, fetcher, operator, monitor",
-    "schema outbox_internal": "capturer, operator, monitor, relay",
-    "wrapper pg_outbox": NOBODY,
-    "table outbox.backfill_row": NOBODY,
-    "table outbox.backfill_task": NOBODY,
-    "table outbox.batch": NOBODY,
-    "table outbox.captured": NOBODY,
-    "table outbox.cursor": NOBODY,
-    "table outbox.delivery": NOBODY,
-    "table outbox.endpoint": "operator",
-    "table outbox.endpoint_state": NOBODY,
-    "table outbox.installation": NOBODY,
-    "table outbox.endpoint_total": NOBODY,
-    "table outbox.event": NOBODY,
-    "table outbox.event_0": NOBODY,
-    "table outbox.event_1": NOBODY,
-    "table outbox.event_2": NOBODY,
-    "table outbox.event_3": NOBODY,
-    "table outbox.arriving_key": NOBODY,
-    "table outbox.arriving_shard": NOBODY,
-    "table outbox.expression": NOBODY,
-    "table outbox.operation": "operator",
-    "table outbox.position_gap": NOBODY,
-    "table outbox.producer": NOBODY,
-    "table outbox.receipt": "operator",
-    "table outbox.receipt_0": NOBODY,
-    "table outbox.receipt_1": NOBODY,
-    "table outbox.receipt_turn": NOBODY,
-    "table outbox.relay": NOBODY,
-    "table outbox.relay_lease": NOBODY,
-    "table outbox.relay_status": NOBODY,
-    "table outbox.ring": NOBODY,
-    "table outbox.source_event": NOBODY,
-    "table outbox.transaction": NOBODY,
-    "view outbox.backfill_progress": "capturer, operator, monitor",
-    "view outbox.blocked_key": "operator",
-    "view outbox.captures": "capturer",
-    "view outbox.dead_letter": "operator",
-    "view outbox.cluster_status": "monitor",
-    "view outbox.destination": NOBODY,
-    "view outbox.endpoint_status": "operator, monitor",
-    "view outbox.event_progress": NOBODY,
-    "view outbox.lease": "monitor",
-    "view outbox.replay_progress": "operator",
-    "view outbox.segment": "monitor",
-    "view outbox.status": "monitor",
-    "view outbox.destinations": "monitor",
-    "sequence outbox.destination_number": NOBODY,
-    "sequence outbox.event_position": NOBODY,
-    "sequence outbox.operation_id": NOBODY,
-    "sequence outbox.position_era": NOBODY,
-    "type outbox.new_event": "producer",
-    "type outbox.found_event": "",
-    "function outbox.absent_workers()": "monitor",
-    "function outbox.ack(uuid)": "fetcher",
-    "function outbox.adopt(regclass,text,boolean,text,text,text,name[],text)": NOBODY,
-    "function outbox.backfill(regclass,name,integer,integer,integer)": "capturer",
-    "function outbox.backlog(name)": "monitor",
-    "function outbox.cancel_backfill(bigint,outbox_internal.caller)": "capturer, operator",
-    "function outbox.cancel_replay(bigint,outbox_internal.caller)": "operator",
-    "function outbox.capture(regclass,text,name[],name,text,name,name[],jsonb,name[],name[],text,text,boolean,text,text,text,text,text,text,text,text,text,boolean,boolean)": "capturer",
-    "function outbox.capture_condition(regclass)": "capturer",
-    "function outbox.capture_row()": ", ".join(GRANTS),
-    "function outbox.capture_truncate()": ", ".join(GRANTS),
-    "function outbox.check_destination(text,text,outbox_internal.caller)": "operator",
-    "function outbox.create_outbox_view(text,text,text,text,text)": NOBODY,
-    "function outbox.delete_endpoint(name,name,outbox_internal.caller)": "operator",
-    "function outbox.discard(name,uuid[],text,text,text,text,text,text,text,boolean,outbox_internal.caller)": "operator",
-    "function outbox.enqueue(outbox.new_event[])": "producer",
-    "function outbox.enqueue(character varying,anycompatiblenonarray,text,json,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
-    "function outbox.enqueue(text,anycompatiblenonarray,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
-    "function outbox.enqueue(text,anycompatiblenonarray,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
-    "function outbox.enqueue(text,text,text,bytea,text,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
-    "function outbox.enqueue(text,text,text,jsonb,bigint,text,text,jsonb,integer,uuid,uuid,timestamp with time zone)": "producer",
-    "function outbox.destination_options()": "operator, monitor",
-    "function outbox.endpoint_secret(name,name,outbox_internal.caller)": "operator",
-    "function outbox.event_status(uuid,outbox_internal.caller)": "operator",
-    "function outbox.find_event(uuid)": "",
-    "function outbox.find_events(text,text,timestamp with time zone,text,text,integer)": "",
-    "function outbox.extend(uuid,interval)": "fetcher",
-    'function outbox."fetch"(name,integer,interval,outbox_internal.caller)': "fetcher",
-    "function outbox.grant_capture(regrole,text,outbox_internal.caller)": NOBODY,
-    "function outbox.grant_fetch(regrole,name)": NOBODY,
-    "function outbox.grant_monitor(regrole)": NOBODY,
-    "function outbox.grant_operate(regrole)": NOBODY,
-    "function outbox.grant_produce(regrole,text,outbox_internal.caller)": NOBODY,
-    "function outbox.grant_relay(regrole)": NOBODY,
-    "function outbox.health(interval)": "monitor",
-    "function outbox.selects_nothing(name)": "monitor",
-    "function outbox.insert_event()": NOBODY,
-    "function outbox.metrics()": "monitor",
-    "function outbox.nack(uuid,uuid,text,boolean)": "fetcher",
-    "function outbox.oldest_after(pg_snapshot)": "monitor",
-    "function outbox.pause(name,text,outbox_internal.caller)": "operator",
-    "function outbox.payload_as_jsonb(bytea)": ", ".join(GRANTS),
-    "function outbox.payload_jsonb(text,bytea)": "operator",
-    "function outbox.payload_text(text,bytea)": "operator",
-    "function outbox.pause_backfill(bigint,outbox_internal.caller)": "capturer, operator",
-    "function outbox.redrive(name,uuid[],text,text,text,text,text,text,text,outbox_internal.caller)": "operator",
-    "function outbox.redrive(name,text)": "operator",
-    "function outbox.redrive(name,uuid)": "operator",
-    "function outbox.refuse_change()": NOBODY,
-    "function outbox.require_shard(regclass,text)": "producer",
-    "function outbox.skip_shard(bigint,text,outbox_internal.caller)": "operator",
-    "function outbox.release(uuid)": "fetcher",
-    "function outbox.replay(name,timestamp with time zone,timestamp with time zone,text,text,text,text,text,uuid[],text,outbox_internal.caller)": "operator",
-    "function outbox.resume(name,text,outbox_internal.caller)": "operator",
-    "function outbox.claim_identity(text,outbox_internal.caller)": NOBODY,
-    "function outbox.resume_backfill(bigint,outbox_internal.caller)": "capturer, operator",
-    "function outbox.revoke_capture(regrole)": NOBODY,
-    "function outbox.revoke_fetch(regrole)": NOBODY,
-    "function outbox.revoke_monitor(regrole)": NOBODY,
-    "function outbox.revoke_operate(regrole)": NOBODY,
-    "function outbox.revoke_produce(regrole)": NOBODY,
-    "function outbox.revoke_relay(regrole)": NOBODY,
-    "function outbox.seek(name,bigint,text,outbox_internal.caller)": "operator",
-    "function outbox.seek(name,text,text,outbox_internal.caller)": "operator",
-    "function outbox.seek(name,timestamp with time zone,text,outbox_internal.caller)": "operator",
-    "function outbox.segment_held_by(integer)": "monitor",
-    "function outbox.uncapture(regclass)": "capturer",
-    "function outbox.version()": "operator, monitor",
-    "function outbox.workers()": "monitor",
-    "schema inbox": "sender, reader, consumer, inbox operator, inbox monitor",
-    "schema inbox_internal": "reader, consumer, inbox operator, inbox monitor",
-    "table inbox.bucket_check": NOBODY,
-    "table inbox.claimed": NOBODY,
-    "table inbox.consumer": NOBODY,
-    "table inbox.consumer_offset": NOBODY,
-    "table inbox.dead_message": NOBODY,
-    "table inbox.gap": NOBODY,
-    "table inbox.instance": NOBODY,
-    "table inbox.key_lock": NOBODY,
-    "table inbox.message": NOBODY,
-    "table inbox.offset_reset": NOBODY,
-    "table inbox.operation": "inbox operator",
-    "table inbox.processed": NOBODY,
-    **{f"table inbox.processed_{bucket}": NOBODY for bucket in range(33)},
-    "table inbox.progress": NOBODY,
-    "table inbox.progress_change": NOBODY,
-    "table inbox.setting": NOBODY,
-    "table inbox.subscription": NOBODY,
-    "table inbox.tombstone": NOBODY,
-    "table inbox.waiting": NOBODY,
-    "view inbox.dead_letter": "reader, consumer, inbox operator",
-    "view inbox.gaps": "inbox monitor",
-    "view inbox.lag": "inbox monitor",
-    "view inbox.obstacle": NOBODY,
-    "view inbox.offsets": "inbox monitor",
-    "view inbox.status": "inbox monitor",
-    "view inbox.waiting_keys": "reader, consumer, inbox operator",
-    "sequence inbox.consumer_id_seq": NOBODY,
-    "sequence inbox.message_seq_seq": NOBODY,
-    "sequence inbox.operation_id_seq": NOBODY,
-    "sequence inbox.subscription_number_seq": NOBODY,
-    "function inbox.accept_gap(text,text,text,inbox_internal.caller)": "inbox operator",
-    "function inbox.apply(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.begin_event(text,uuid,text,inbox_internal.caller)": "consumer",
-    "function inbox.begin_events(text,uuid[],text,inbox_internal.caller)": "consumer",
-    "function inbox.claim(text,integer,interval,inbox_internal.caller)": "consumer",
-    "function inbox.complete(uuid,uuid,inbox_internal.caller)": "consumer",
-    "function inbox.confirm(text)": "reader",
-    "function inbox.confirm_reset(text,text,bigint,text,inbox_internal.caller)": "consumer",
-    "function inbox.continue_trace(jsonb)": "reader, consumer",
-    "function inbox.create_consumer(text,inbox_internal.caller)": "consumer",
-    "function inbox.discard(text,uuid[],text,inbox_internal.caller)": "inbox operator",
-    "function inbox.drop_consumer(text,text,boolean,inbox_internal.caller)": "inbox operator",
-    "function inbox.end_failure(text,uuid[],inbox_internal.caller)": "consumer",
-    "function inbox.event_status(uuid,inbox_internal.caller)": "reader, consumer, inbox operator, inbox monitor",
-    "function inbox.extend(uuid,interval,inbox_internal.caller)": "consumer",
-    "function inbox.fail(uuid,uuid,text,text,boolean,text,text,text,inbox_internal.caller)": "consumer",
-    "function inbox.fail_event(text,text,uuid,timestamp with time zone,bigint,bigint,integer,uuid,text,text,text,text,text,text,jsonb,bytea,text,text,boolean,integer,text,text,text,boolean,inbox_internal.caller)": "consumer",
-    "function inbox.forget(text,timestamp with time zone,text,inbox_internal.caller)": "inbox operator",
-    "function inbox.give_consumer(text,regrole,text,inbox_internal.caller)": "inbox operator",
-    "function inbox.grant_consume(regrole)": NOBODY,
-    "function inbox.grant_monitor(regrole)": NOBODY,
-    "function inbox.grant_operate(regrole)": NOBODY,
-    "function inbox.grant_read(regrole)": NOBODY,
-    "function inbox.grant_send(regrole)": NOBODY,
-    "function inbox.health(interval,inbox_internal.caller)": "inbox monitor",
-    "function inbox.json(inbox.message)": "reader",
-    "function inbox.load_offset(text,text,inbox_internal.caller)": "consumer",
-    "function inbox.metrics()": "inbox monitor",
-    "function inbox.own_subscriptions(inbox_internal.caller)": "reader",
-    "function inbox.payload_jsonb(text,bytea)": "reader, consumer, inbox operator",
-    "function inbox.payload_text(text,bytea)": "reader, consumer, inbox operator",
-    "function inbox.prune(integer)": "reader, consumer, inbox operator",
-    "function inbox.receive(text,text,uuid[],timestamp with time zone[],bigint[],bigint[],integer[],uuid[],text[],text[],text[],text[],text[],text[],jsonb[],bytea[])": "sender",
-    "function inbox.redrive(text,uuid[],text,inbox_internal.caller)": "inbox operator",
-    "function inbox.redrive(text,text)": "inbox operator",
-    "function inbox.redrive(text,uuid)": "inbox operator",
-    "function inbox.release(uuid,inbox_internal.caller)": "consumer",
-    "function inbox.remove(regclass,text[],text,jsonb)": "reader, consumer",
-    "function inbox.report_gap(text,text,text,bigint,boolean,text,inbox_internal.caller)": "consumer",
-    "function inbox.report_progress(text,text,bigint,bigint,interval,interval,interval,bigint[],double precision,inbox_internal.caller)": "consumer",
-    "function inbox.reset_offset(text,text,timestamp with time zone,text,text,inbox_internal.caller)": "inbox operator",
-    "function inbox.revoke_consume(regrole)": NOBODY,
-    "function inbox.revoke_monitor(regrole)": NOBODY,
-    "function inbox.revoke_operate(regrole)": NOBODY,
-    "function inbox.revoke_read(regrole)": NOBODY,
-    "function inbox.revoke_send(regrole)": NOBODY,
-    "function inbox.save_offset(text,text,text,timestamp with time zone,text,text,inbox_internal.caller)": "consumer",
-    "function inbox.set_policy(text,integer,interval,interval,text,inbox_internal.caller)": "reader, consumer",
-    "function inbox.set_window(interval,inbox_internal.caller)": "inbox operator",
-    "function inbox.subscribe(text,text,regproc)": "reader",
-    "function inbox.unsubscribe(text,text,regproc,inbox_internal.caller)": "reader",
-    "function inbox.version()": "consumer, inbox monitor",
-    "function inbox.wait_for(regclass,jsonb,anycompatible,text,interval)": "reader, consumer",
-    "function inbox.wait_for(text,uuid,interval)": "reader, consumer",
-    "function inbox.was_applied(text,uuid,inbox_internal.caller)": "consumer",
-}
-
-# Functions of outbox_internal and inbox_internal that work with the rights of their caller, and so must be granted.
-# All others are called by functions that have the rights of the owner, or by workers.
-CAPTURE = "outbox.capture(), uncapture() and captures work with the rights of the owner of a table, and call it"
-SUBSCRIBE = "inbox.subscribe() and confirm() work with the rights of the subscriber, and call it"
-RELAY = "outbox-relay calls it"
-PROCESSOR = "a processor, which works as the role of its consumer, calls it"
-PROJECTION = "inbox.apply() and remove() work with the caller's rights on a projection, and call it"
-WAIT = "inbox.wait_for() works with the caller's rights on a projection, and calls it"
-TRACE = "inbox.continue_trace() works with the rights of a consumer, and calls it"
-VIEW = "a view calls it, with the rights of its reader"
-USERS_OF_INTERNALS = {
-    "outbox_internal.refuse_restricted": ("capturer", CAPTURE),
-    "outbox_internal.save_captured": ("capturer", CAPTURE),
-    "outbox_internal.forget_captured": ("capturer", CAPTURE),
-    "outbox_internal.check_captured": ("capturer", CAPTURE),
-    "outbox_internal.check_capturable": ("capturer", CAPTURE),
-    "outbox_internal.check_choice": ("capturer", CAPTURE),
-    "outbox_internal.check_moves": ("capturer", CAPTURE),
-    "outbox_internal.check_identity": ("capturer", CAPTURE),
-    "outbox_internal.unique_keys": ("capturer", CAPTURE),
-    "outbox_internal.aggregate_type_of": ("capturer", CAPTURE),
-    "outbox_internal.warn_of_namesake": ("capturer", CAPTURE),
-    "outbox_internal.key_is_unique": ("capturer", VIEW),
-    "outbox_internal.follow_names": ("capturer", VIEW),
-    "outbox_internal.add_capture_triggers": ("capturer", CAPTURE),
-    "outbox_internal.copy_capture_triggers": ("capturer", CAPTURE),
-    "outbox_internal.drop_capture_triggers": ("capturer", CAPTURE),
-    "outbox_internal.set_capture_fire": ("capturer", CAPTURE),
-    "outbox_internal.captured_tree": ("capturer", CAPTURE),
-    "outbox_internal.event_type_of": ("capturer", CAPTURE),
-    "outbox_internal.row_key_of": ("capturer", CAPTURE),
-    "outbox_internal.columns_of": ("capturer", CAPTURE),
-    "outbox_internal.trigger_state": ("capturer", VIEW),
-    "outbox_internal.has_capture_triggers": ("capturer", VIEW),
-    "outbox_internal.is_captured_shard": ("capturer", VIEW),
-    "outbox_internal.lock_captured": ("capturer", CAPTURE),
-    "outbox_internal.add_backfill": ("capturer", "outbox.backfill() works with the caller's rights, and calls it"),
-    "outbox_internal.backfill_waits_for": ("capturer, operator, monitor", VIEW),
-    "outbox_internal.oldest_unread_events": ("monitor", VIEW),
-    "outbox_internal.list_destinations": ("monitor", VIEW),
-    "outbox_internal.refused_as_copy": ("monitor", VIEW),
-    "outbox_internal.ask_nodes": ("monitor", VIEW),
-    "outbox_internal.node_status": (
-        "monitor",
-        "other nodes of a Citus cluster call it, as the reader of outbox.cluster_status",
-    ),
-    "outbox_internal.blocked_keys": ("operator", VIEW),
-    "outbox_internal.for_client": ("capturer, operator, monitor", VIEW),
-    "outbox_internal.has_form": ("capturer, operator, monitor", VIEW),
-    "outbox_internal.first_of_key": ("operator", VIEW),
-    "outbox_internal.relay_settings": ("relay", RELAY),
-    "outbox_internal.relay_destinations": ("relay", RELAY),
-    "outbox_internal.relay_beat": ("relay", RELAY),
-    "outbox_internal.relay_take": ("relay", RELAY),
-    "outbox_internal.relay_begin": ("relay", RELAY),
-    "outbox_internal.relay_begin_expressions": ("relay", RELAY),
-    "outbox_internal.relay_check_expressions": ("relay", RELAY),
-    "outbox_internal.relay_look_expressions": ("relay", RELAY),
-    "outbox_internal.relay_rows_expressions": ("relay", RELAY),
-    "outbox_internal.relay_retries_expressions": ("relay", RELAY),
-    "outbox_internal.relay_follow": ("relay", RELAY),
-    "outbox_internal.relay_wake": ("relay", RELAY),
-    "outbox_internal.relay_leave": ("relay", RELAY),
-    "outbox_internal.relay_look": ("relay", RELAY),
-    "outbox_internal.relay_probe": ("relay", RELAY),
-    "outbox_internal.relay_entries": ("relay", RELAY),
-    "outbox_internal.relay_rows": ("relay", RELAY),
-    "outbox_internal.relay_pause": ("relay", RELAY),
-    "outbox_internal.relay_save": ("relay", RELAY),
-    "outbox_internal.relay_record": ("relay", RELAY),
-    "outbox_internal.relay_retries": ("relay", RELAY),
-    "outbox_internal.relay_recover": ("relay", RELAY),
-    "outbox_internal.relay_note": ("relay", RELAY),
-    "outbox_internal.relay_report": ("relay", RELAY),
-    "outbox_internal.relay_maintain": ("relay", RELAY),
-    "outbox_internal.relay_endpoints": ("relay", RELAY),
-    "inbox_internal.add_subscription": ("reader", SUBSCRIBE),
-    "inbox_internal.save_confirmation": ("reader", SUBSCRIBE),
-    "inbox_internal.lock_subscriptions": ("reader", SUBSCRIBE),
-    "inbox_internal.wake": ("reader", SUBSCRIBE),
-    "inbox_internal.confirmed_subscriptions": ("reader", PROCESSOR),
-    "inbox_internal.next_messages": ("reader", PROCESSOR),
-    "inbox_internal.next_attempt": ("reader", PROCESSOR),
-    "inbox_internal.process": ("reader", PROCESSOR),
-    "inbox_internal.take": ("reader", PROCESSOR),
-    "inbox_internal.changes_trace": ("reader", PROCESSOR),
-    "inbox_internal.is_traceparent": ("reader, consumer", TRACE),
-    "inbox_internal.is_tracestate": ("reader, consumer", TRACE),
-    "inbox_internal.record_failure": ("reader", PROCESSOR),
-    "inbox_internal.record_end": ("reader", PROCESSOR),
-    "inbox_internal.save_progress": ("reader", PROCESSOR),
-    "inbox_internal.columns_of": ("reader, consumer", PROJECTION),
-    "inbox_internal.row_parts": ("reader, consumer", PROJECTION),
-    "inbox_internal.key_parts": ("reader, consumer", PROJECTION),
-    "inbox_internal.type_of_column": ("reader, consumer", PROJECTION),
-    "inbox_internal.without_domain": ("reader, consumer", PROJECTION),
-    "inbox_internal.operator_in": ("reader, consumer", PROJECTION),
-    "inbox_internal.operator_of": ("reader, consumer", PROJECTION),
-    "inbox_internal.has_hash": ("reader, consumer", PROJECTION),
-    "inbox_internal.portable_text": ("reader, consumer", PROJECTION),
-    "inbox_internal.check_row": ("reader, consumer", PROJECTION),
-    "inbox_internal.check_key": ("reader, consumer", PROJECTION),
-    "inbox_internal.run": ("reader, consumer", PROJECTION),
-    "inbox_internal.tombstones": ("reader, consumer", PROJECTION),
-    "inbox_internal.lock_insert": ("reader, consumer", PROJECTION),
-    "inbox_internal.lock_removal": ("reader, consumer", PROJECTION),
-    "inbox_internal.leave_tombstone": ("reader, consumer", PROJECTION),
-    "inbox_internal.wait_until": ("reader, consumer", WAIT),
-    "inbox_internal.wait_on": ("reader, consumer", WAIT),
-    "inbox_internal.for_client": ("reader, consumer, inbox operator, inbox monitor", VIEW),
-    "inbox_internal.has_form": ("reader, consumer, inbox operator, inbox monitor", VIEW),
-    "inbox_internal.is_own": ("reader, consumer, inbox operator, inbox monitor", VIEW),
-}
-
 
 # Tables that roles may write, in rows that a policy allows them. Not DELETE, nor UPDATE of the table as a whole:
 # these would let a role lock it.
@@ -462,7 +129,46 @@ ALLOWED = """
 """
 
 
+def test_every_line_of_the_table_is_complete() -> None:
+    def explained(column: str) -> set[str]:
+        part = TABLE.read_text().split(f"{column}:\n#\n")[1].split("\n#\n")[0].split("\n\n")[0]
+        return set(re.findall(r"^#   (\w+(?: \w+)*)  ", part, re.MULTILINE))
+
+    objects = OBJECTS.values()
+    assert {o.why for o in objects} - {""} == explained("use something internal")
+    assert {o.caller for o in objects} - {""} == explained("not know its caller")
+    assert {o.edition for o in objects} == {"", "native", "sql", "each"}
+    rights = {function.replace(".grant_", " ") for function in GRANTS.values() if function}
+    assert {f"{o.extension} {right}" for o in objects for right in o.rights - {"owner", "everybody"}} == {
+        *rights,
+        "outbox fetch default",
+    }
+    # What is public has a right, or is for owners on purpose.
+    assert [o.name for o in objects if o.is_function and not o.is_internal and not o.rights] == []
+    assert [o.name for o in objects if o.is_internal and o.is_granted != (o.why != "")] == []
+    assert [
+        o.name
+        for o in objects
+        if o.is_granted and o.edition != "sql" and o.rights != {"fetch default"} and not o.attack
+    ] == []
+
+
+def users_of(object_: Object) -> list[str]:
+    """Returns the roles of GRANTS that may use it."""
+    if "everybody" in object_.rights:
+        return list(GRANTS)
+    granting = {f"{object_.extension}.grant_{right}" for right in object_.rights}
+    return [kind for kind, function in GRANTS.items() if function in granting]
+
+
+def users_of_schema(name: str) -> list[str]:
+    """A role may use a schema if one of its rights includes something in it."""
+    within = [users_of(o) for o in OBJECTS.values() if o.name.startswith(f"{name}.") and o.rights != {"everybody"}]
+    return [kind for kind in GRANTS if any(kind in users for users in within)]
+
+
 def test_every_object_is_granted_as_listed(people: People) -> None:
+    """A new object has a line in sql/objects.txt."""
     found: dict[str, list[str]] = {}
     for kind in GRANTS:
         role = people.with_right(kind)
@@ -473,20 +179,27 @@ def test_every_object_is_granted_as_listed(people: People) -> None:
             )
             if privileges:
                 users.append(kind)
-    users_of = {name: ", ".join(users) for name, users in found.items()}
-    assert {name: users for name, users in users_of.items() if "_internal." not in name.partition("(")[0]} == USERS
-    internals = {
-        name.partition(" ")[2].partition("(")[0]: users
-        for name, users in users_of.items()
-        if "_internal." in name.partition("(")[0] and users
-    }
-    assert internals == {name: users for name, (users, _) in USERS_OF_INTERNALS.items()}
+    listed, missing = {}, set()
+    for described in found:
+        kind, _, name = described.partition(" ")
+        if kind == "schema":
+            listed[described] = users_of_schema(name)
+        elif known := OBJECTS.get(name_of(name)):
+            listed[described] = users_of(known)
+        elif "_internal." in name_of(name) or kind == "wrapper":
+            listed[described] = []
+        else:
+            missing.add(name)
+    assert missing == set(), "without a line in sql/objects.txt"
+    assert {name: users for name, users in found.items() if name in listed} == listed
+    there = {name_of(described.partition(" ")[2]) for described in found}
+    assert {o.name for o in OBJECTS.values() if o.edition != "sql"} - there == set(), "lines for nothing"
 
 
 def test_a_reader_may_call_what_its_processor_calls() -> None:
     calls = set(re.findall(r"\binbox_internal\.\w+(?=\()", (REPOSITORY / "bgworker/processor_main.cpp").read_text()))
     assert len(calls) >= 6
-    assert {name for name in calls if "reader" not in USERS_OF_INTERNALS.get(name, ("",))[0]} == set()
+    assert {name for name in calls if "read" not in OBJECTS[f"{name}()"].rights} == set()
 
 
 def test_nothing_internal_is_for_everybody(people: People) -> None:
@@ -495,21 +208,6 @@ def test_nothing_internal_is_for_everybody(people: People) -> None:
     privileges = people.database.execute(ALLOWED, {"role": nobody})  # type: ignore[arg-type]
     assert len([name for name, _ in privileges if "_internal." in name.partition("(")[0]]) > 150
     assert [(name, has) for name, has in privileges if has and "_internal" in name.partition("(")[0]] == []
-
-
-def test_the_public_schemas_have_no_function_that_only_our_own_code_calls(people: People) -> None:
-    """Each function of the API is for a right, is named by objects of users, or is for owners only."""
-    for_owners = {
-        "adopt", "claim_identity", "create_outbox_view", "insert_event", "refuse_change", "find_event", "find_events",
-        *(f"{verb}_{right}" for verb in ("grant", "revoke") for right in
-          ("produce", "capture", "fetch", "operate", "monitor", "relay", "send", "read", "consume")),
-    }  # fmt: skip
-    nobodys = {
-        name.partition(".")[2].partition("(")[0]
-        for name, users in USERS.items()
-        if name.startswith("function ") and users == NOBODY
-    }
-    assert nobodys <= for_owners
 
 
 def test_nothing_is_granted_on_columns(people: People) -> None:

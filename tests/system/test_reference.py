@@ -13,6 +13,7 @@ import pytest
 
 from cluster import REPOSITORY
 from database import Database
+from objects import OBJECTS
 
 pytestmark = pytest.mark.extension("the pages are about the extension; test_edition.py compares the functions of both")
 
@@ -34,8 +35,9 @@ def check_page(name: str, written: str) -> None:
 FUNCTIONS = f"""# SQL functions
 
 {MADE}
-Arguments with a default may be left out; name them with `=>`. Roles need a right for most of them:
-see [who may do what](../security.md). Functions that are not listed belong to the implementation.
+Arguments with a default may be left out; name them with `=>`. Roles need one of the rights that
+stand with a function: see [who may do what](../security.md). Functions that are not listed belong
+to the implementation.
 """
 IN_A_SCHEMA = """
 SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), obj_description(p.oid, 'pg_proc')
@@ -64,13 +66,22 @@ def functions_of(database: Database, schema: str) -> str:
         if name != last:  # another one of this name follows
             text += f"\n### {schema}.{name}()\n"
         last = name
-        text += f"\n{sentence(comment)} Result: {result}.\n"
+        text += f"\n{sentence(comment)} Result: {result}. {users_of(f'{schema}.{name}()')}\n"
         if given:
             text += "\n```text\n" + "\n".join(given) + "\n```\n"
         if columns:
             text += "\nColumns: " + ", ".join(f"`{column}`" for column in columns) + ".\n"
     assert described > 10
     return text
+
+
+def users_of(name: str) -> str:
+    rights = OBJECTS[name].rights
+    if "everybody" in rights:
+        return "For everybody."
+    if "owner" in rights:
+        return "For the owner of the extension."
+    return f"Right: {', '.join(sorted(rights))}."
 
 
 def parts_of(text: str) -> list[str]:

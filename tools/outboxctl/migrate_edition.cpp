@@ -39,11 +39,11 @@ SET LOCAL constraint_exclusion = off;
 SET LOCAL statement_timeout = 0;
 SET LOCAL lock_timeout = 0;
 SET LOCAL idle_in_transaction_session_timeout = 0;
-SELECT pg_advisory_xact_lock(5127840396617720331); -- of outboxctl install
 )";
 
 void begin(Session& session, const Migration& migration) {
     session.run_script(prepare);
+    session.run_script(wait_for_others);
     session.run_script(migration_script);
     session.query("SELECT outbox_migration.read_script($1)", {edition_script});
     session.query("INSERT INTO outbox_migration.request VALUES ($1, $2, $3, $4::boolean)",

@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "core/endpoints.hpp"
+#include "core/limits.hpp"
 
 namespace outbox {
 

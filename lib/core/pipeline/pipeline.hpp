@@ -108,8 +108,6 @@ class Pipeline {
     // After a crash, all events behind the first unsettled one are delivered again, settled or not.
     // There are at most this many times max_events of them.
     static constexpr std::size_t max_span_factor = 16;
-    // When events in trouble hold this many keys, nothing more is read.
-    static constexpr std::size_t max_held_keys = 100'000;
     // Suspects may use one in this many of the requests in flight, but at least one.
     static constexpr std::size_t suspects_share = 8;
     // This many events of the line are written to outbox.delivery at a time, so that other events do

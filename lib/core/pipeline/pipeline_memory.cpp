@@ -2,6 +2,7 @@
 // outbox.delivery.
 #include <algorithm>
 
+#include "core/limits.hpp"
 #include "core/pipeline/pipeline.hpp"
 
 namespace outbox {

@@ -35,6 +35,10 @@ struct Notice {
 
 class Home {
   public:
+    // Pause before expressions that could not be evaluated are tried again. A function or right that is
+    // missing may be added later, and the relay is not told.
+    static constexpr Micros look_again = seconds(10);
+
     Home(Relay& relay, const Clock& clock, const Uuid& token)
         : relay_(relay), clock_(clock), token_(token) {}
 

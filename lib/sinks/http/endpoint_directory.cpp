@@ -11,13 +11,10 @@ namespace outbox {
 static constexpr std::size_t max_cached_topics = 10'000;
 static constexpr std::size_t max_cached = 1'000'000;
 
-// A topic has a place in the index, which is larger than a short text.
-static constexpr std::size_t bytes_of_topic = 64;
-
 static std::size_t bytes_of(const EndpointRow& row) noexcept {
     const auto commas = std::count(row.topics.begin(), row.topics.end(), ',');
     return row.name.size() + row.url.size() + row.topics.size() + row.secret_name.size() +
-           bytes_of_topic * (1 + static_cast<std::size_t>(commas));
+           endpoint_topic_size * (1 + static_cast<std::size_t>(commas));
 }
 
 EndpointLane* EndpointDirectory::find(std::string_view name) noexcept {

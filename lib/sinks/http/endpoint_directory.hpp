@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/limits.hpp"
 #include "sinks/http/endpoint_lane.hpp"
 
 namespace outbox {
@@ -17,11 +18,10 @@ class EndpointDirectory {
   public:
     using Lanes = std::vector<EndpointLane*>;
 
-    // Limits of the endpoints that a relay keeps in memory. outbox_internal.add_to_total() refuses more
-    // at INSERT; the directory leaves out rows that were not refused there. The bytes are three times
-    // those of the table, where a character may be shorter than in UTF-8.
-    static constexpr std::size_t max_endpoints = 50'000;
-    static constexpr std::size_t max_bytes = std::size_t{3} * 64 * 1024 * 1024;
+    // outbox_internal.add_to_total() refuses more endpoints at INSERT; the directory leaves out rows that
+    // were not refused there. The bytes are three times those of the table, where a character may be
+    // shorter than in UTF-8.
+    static constexpr std::size_t max_bytes = 3 * max_endpoint_text_size;
 
     std::size_t size() const noexcept { return lanes_.size(); }
     EndpointLane* find(std::string_view name) noexcept;

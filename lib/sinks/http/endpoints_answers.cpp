@@ -46,7 +46,7 @@ void EndpointsSink::answered(EndpointAnswer&& answer) {
     told_.clear();
     sweep();
     known_ = std::move(answer.known);
-    const bool is_whole = listed_ || answer.changed.size() <= EndpointDirectory::max_endpoints;
+    const bool is_whole = listed_ || answer.changed.size() <= max_endpoints;
     if (is_whole && answer.count == directory_.size() + left_out_)
         return;
     known_.clear();
@@ -130,7 +130,7 @@ void EndpointsSink::count_left_out(std::size_t all, const std::string& first) {
     if (left_out_ > 0)
         left_out_error_ = std::to_string(left_out_) +
                           " endpoints get nothing: a relay keeps at most " +
-                          std::to_string(EndpointDirectory::max_endpoints) + " endpoints of " +
+                          std::to_string(max_endpoints) + " endpoints of " +
                           std::to_string(EndpointDirectory::max_bytes) + " bytes";
 }
 

@@ -214,7 +214,7 @@ AS $$
 DECLARE
     pause double precision;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(1869968482, -2) THEN
+    IF NOT pg_try_advisory_xact_lock(@{lock_class}, @{maintain_lock}) THEN
         RETURN 5;
     END IF;
     IF NOT outbox_internal.is_at_home() THEN

@@ -28,7 +28,7 @@ RETURNS void
 LANGUAGE sql VOLATILE STRICT
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT pg_advisory_xact_lock(1869968482, -1);
+    SELECT pg_advisory_xact_lock(@{lock_class}, @{restore_lock});
 END;
 
 -- Moves the sequence of positions up to one that came with a row, unless it has passed it. The caller

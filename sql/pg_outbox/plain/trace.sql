@@ -78,7 +78,7 @@ DECLARE
     parent text := current_setting('outbox.traceparent', true);
     state  text := current_setting('outbox.tracestate', true);
 BEGIN
-    IF headers ? 'traceparent' OR (SELECT count(*) FROM jsonb_object_keys(headers)) > 62 THEN -- 64 are allowed
+    IF headers ? 'traceparent' OR (SELECT count(*) FROM jsonb_object_keys(headers)) + 2 > @{max_headers} THEN
         RETURN headers;
     ELSIF parent <> '' THEN
         IF NOT outbox_internal.is_traceparent(parent) THEN

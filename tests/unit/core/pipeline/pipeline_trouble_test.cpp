@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "core/limits.hpp"
 #include "core/pipeline/pipeline.hpp"
 #include "scripted_sink.hpp"
 #include "unit/event_spec.hpp"
@@ -472,7 +473,7 @@ TEST_F(PipelineTrouble, RetriesDoNotMoveTheCursor) {
 TEST_F(PipelineTrouble, TooManyHeldKeysStopReadingButNotRetries) {
     start(single_events);
     std::vector<std::string> keys;
-    for (std::size_t i = 0; i < Pipeline::max_held_keys; i++)
+    for (std::size_t i = 0; i < max_held_keys; i++)
         keys.push_back(std::to_string(i));
     pipeline->hold_keys(std::move(keys));
     EXPECT_FALSE(pipeline->has_room());

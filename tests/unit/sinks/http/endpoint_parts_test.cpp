@@ -79,7 +79,7 @@ TEST(EndpointDirectory, FindsTheEndpointsOfATopic) {
 
 TEST(EndpointDirectory, HasRoomForALimitedNumber) {
     EndpointDirectory directory;
-    while (directory.size() < EndpointDirectory::max_endpoints)
+    while (directory.size() < max_endpoints)
         directory.add(lane(std::to_string(directory.size())));
     EXPECT_FALSE(directory.has_room_for(lane("another")->row));
     EXPECT_TRUE(directory.has_room_for(lane("7")->row)) << "in its own place";

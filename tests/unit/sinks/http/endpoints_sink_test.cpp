@@ -655,7 +655,7 @@ TEST_F(EndpointsSinkTest, ADeletedEndpointIsForgotten) {
 }
 
 TEST_F(EndpointsSinkTest, LeavesOutEndpointsForWhichThereIsNoRoom) {
-    for (std::size_t i = 0; i < EndpointDirectory::max_endpoints + 2; i++)
+    for (std::size_t i = 0; i < max_endpoints + 2; i++)
         endpoint("e" + std::to_string(i), "none");
     start();
     log("t");

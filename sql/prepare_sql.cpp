@@ -1,8 +1,8 @@
-// Prints a SQL file, with a COMMENT ON behind each function. That is the first sentence of the comment
-// above the function, in the form of comments in the catalog: with a small letter in front and without
-// a full stop.
+// Prints a SQL file as scripts have it: with the values of constants (constants.hpp), and with a COMMENT ON
+// behind each function. That is the first sentence of the comment above the function, in the form of
+// comments in the catalog: with a small letter in front and without a full stop.
 //
-//     add_comments FILE
+//     prepare_sql FILE
 //
 // If the file has a COMMENT ON FUNCTION for a name, functions of this name keep it: what is above them
 // is for readers of the source only.
@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "constants.hpp"
 #include "statements.hpp"
 
 namespace {
@@ -111,7 +112,7 @@ std::string comment_on(std::string_view script, std::string_view comment,
         return {};
     const std::string text = catalog_comment(comment);
     if (text.empty()) {
-        std::fprintf(stderr, "add_comments: no sentence above %s)\n", name.c_str());
+        std::fprintf(stderr, "prepare_sql: no sentence above %s)\n", name.c_str());
         std::exit(1);
     }
     return "\nCOMMENT ON FUNCTION " + signature + " IS " + quoted(text) + ";";
@@ -122,10 +123,11 @@ std::string comment_on(std::string_view script, std::string_view comment,
 int main(int argc, char** argv) {
     std::ifstream file{argc == 2 ? argv[1] : ""};
     if (!file) {
-        std::fputs("add_comments: cannot read the file\n", stderr);
+        std::fputs("prepare_sql: cannot read the file\n", stderr);
         return 1;
     }
-    const std::string script{std::istreambuf_iterator<char>(file), {}};
+    const std::string script =
+        with_constants(std::string(std::istreambuf_iterator<char>(file), {}));
     Statements statements{script};
     std::string_view comment;
     std::string_view statement;
