@@ -21,7 +21,6 @@ struct DestinationFigures {
     std::string state{};
     std::string reason{};       // of the state, or empty; one line, no secrets
     bool held = false;          // this process has its lease
-    std::int64_t lease = 0;     // the token, if held
     std::int64_t position = 0;  // settled position, if held
 
     // `published` and `failures` go on from the saved cursor; others start when this process takes

@@ -73,7 +73,6 @@ void append_destination(std::string& out, const DestinationFigures& of) {
     object.toggle("held", of.held);
     if (!of.held)
         return;
-    object.number("lease", of.lease);
     object.number("settled_position", of.position);
     object.count("published", of.published);
     object.count("published_bytes", of.bytes);

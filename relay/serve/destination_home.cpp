@@ -691,7 +691,6 @@ DestinationFigures DestinationHome::figures() {
     if (!held_)
         return figures;
     figures.held = true;
-    figures.lease = held_->lease;
     figures.position = relay_.cursor().position;
     figures.published = stats_.all_delivered();
     figures.bytes = stats_.bytes;

@@ -30,7 +30,7 @@ BEGIN
     END IF;
     INSERT INTO inbox.gap AS g (consumer_id, subscription, skipped, recreated, incarnation, why, since, noted_at)
         VALUES (own_id, report_gap.subscription, report_gap.skipped, (report_gap.recreated IS TRUE)::integer,
-                report_gap.incarnation, left(report_gap.why, 1000), now, now)
+                left(report_gap.incarnation, 1000), left(report_gap.why, 1000), now, now)
         ON CONFLICT ON CONSTRAINT gap_pkey DO UPDATE
            SET skipped = inbox_internal.as_count(g.skipped::numeric + excluded.skipped),
                recreated = inbox_internal.as_count(g.recreated::numeric + excluded.recreated),
@@ -70,10 +70,10 @@ END $$;
 
 CREATE VIEW inbox.gaps AS
 SELECT c.name AS consumer,
-       g.subscription,
+       inbox_internal.for_client(g.subscription) AS subscription,
        g.skipped,
        g.recreated,
-       g.incarnation,
+       inbox_internal.for_client(g.incarnation) AS incarnation,
        inbox_internal.for_client(g.why) AS why,
        g.since,
        g.noted_at,

@@ -158,8 +158,8 @@ BEGIN ATOMIC
           FROM inbox_internal.not_pruned_since() AS pruned(due_since)
          WHERE pruned.due_since IS NOT NULL
     )
-    SELECT f.severity, CASE WHEN f.consumer IS NULL THEN 'server' ELSE format('consumer "%s"', f.consumer) END, f.what, f.since,
-           inbox_internal.for_client(f.why), f.what_to_do
+    SELECT f.severity, CASE WHEN f.consumer IS NULL THEN 'server' ELSE inbox_internal.for_client(format('consumer "%s"', f.consumer)) END,
+           f.what, f.since, inbox_internal.for_client(left(f.why, 16384)), inbox_internal.for_client(left(f.what_to_do, 16384))
       FROM finding AS f
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;

@@ -183,15 +183,15 @@ END $$;
 
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,
-       subscription,
-       o.message_id,
+       inbox_internal.for_client(subscription) AS subscription,
+       inbox_internal.for_client(o.message_id) AS message_id,
        o.publish_time,
        o.lag_ms,
        o.updated_at,
-       o.updated_by,
+       inbox_internal.for_client(o.updated_by) AS updated_by,
        clock_timestamp() - o.updated_at AS idle,
        r.reset_id IS NOT NULL AS reset_pending,
-       o.incarnation
+       inbox_internal.for_client(o.incarnation) AS incarnation
   FROM (SELECT DISTINCT ON (saved.consumer_id, saved.subscription) saved.*
           FROM inbox.consumer_offset AS saved
          ORDER BY saved.consumer_id, saved.subscription, saved.publish_time DESC) AS o

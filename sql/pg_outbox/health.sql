@@ -300,7 +300,9 @@ BEGIN ATOMIC
           FROM (SELECT sum(s.size)::bigint AS size, min(s.since) FILTER (WHERE s.size > 0) AS since FROM outbox.segment AS s) AS log
          WHERE log.size > pg_size_bytes(nullif(outbox_internal.setting('max_log_size'), '0'))
     )
-    SELECT f.severity, f.object, f.what, f.since, outbox_internal.for_client(f.why), f.what_to_do FROM finding AS f
+    SELECT f.severity, outbox_internal.for_client(f.object), f.what, f.since,
+           outbox_internal.for_client(f.why), outbox_internal.for_client(f.what_to_do)
+      FROM finding AS f
      WHERE NOT pg_is_in_recovery() OR f.what = 'copy' -- the primary delivers
      ORDER BY f.severity DESC, f.object, f.what, f.since;
 END;

@@ -3,9 +3,10 @@
 --
 -- A destination is served by the relay that cursor.relay names, as long as the row of that relay in
 -- outbox.relay is valid. A relay renews its row with outbox_internal.relay_beat(). cursor.lease is
--- the token under which it writes: a relay that takes a destination over increments it, and every
+-- the token under which it writes: a relay that takes a destination over makes a new one, and every
 -- function that writes compares it under the lock of the cursor. So a relay that was replaced
--- settles nothing. The outcome of such a function is
+-- settles nothing. The token is a secret: roles that may relay call these functions with any
+-- number, also those of destinations that they do not serve. The outcome of such a function is
 --
 --   ok     done
 --   busy   another session has the lock, usually an operator; try again
@@ -288,7 +289,7 @@ BEGIN
     END IF;
 END $$;
 
--- Makes the token of a relay that takes a destination, so that an earlier relay can write no more, and
+-- Makes a random token for a relay that takes a destination, so that an earlier relay can write no more, and
 -- returns what the relay must know. The caller has the lock of the cursor.
 -- Errors: 22004 a value of the cursor is missing.
 CREATE FUNCTION outbox_internal.next_lease(
@@ -309,7 +310,7 @@ AS $$
 DECLARE
     missing text;
 BEGIN
-    UPDATE outbox.cursor AS u SET lease = u.lease + 1
+    UPDATE outbox.cursor AS u SET lease = ('x' || right(replace(gen_random_uuid()::text, '-', ''), 15))::bit(60)::bigint
      WHERE u.number = next_lease.number
     RETURNING u.lease, u.done::text, u.upto::text, u.position,
               u.system_identifier <> (SELECT s.system_identifier FROM pg_control_system() AS s), greatest(u.live_after, 0),

@@ -6,6 +6,7 @@ The server has a resolv.conf of its own, in a mount namespace, which needs a roo
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -29,23 +30,32 @@ ALLOWED, FORBIDDEN = "127.0.0.2", "127.0.0.1"
 NAME = "names"  # of the destination and its topic, which Pub/Sub wants to have three letters
 KEYS = {"access_key_id": "AKIA", "secret_access_key": "s3cret-s3cret"}
 LOGIN = {"user": "u", "password": "s3cret-s3cret-1"}
+NO_BROKER = f"kafka://{ALLOWED}:9"  # it is not needed before the other service has answered
 # The module, the URL, options and the user mapping of each kind of destination.
 KINDS: dict[str, tuple[str, str, dict[str, str], dict[str, str]]] = {
     "http": ("pg_outbox_http", "http://{host}:{port}/", {}, {}),
     "https": ("pg_outbox_http", "https://{host}:{port}/", {}, {}),
+    "endpoint": ("pg_outbox_http", "endpoints:", {}, {}),
     "pubsub": ("pg_outbox_pubsub", "pubsub://p", {"emulator_host": "{host}:{port}"}, {}),
     "sqs": ("pg_outbox_aws", "sqs://eu-west-1?endpoint=http://{host}:{port}", {}, KEYS),
     "sns": ("pg_outbox_aws", "sns://eu-west-1/123456789012?endpoint=http://{host}:{port}", {}, KEYS),
     "kinesis": ("pg_outbox_aws", "kinesis://eu-west-1?endpoint=http://{host}:{port}", {}, KEYS),
     "eventbridge": ("pg_outbox_aws", "eventbridge://eu-west-1?endpoint=http://{host}:{port}", {}, KEYS),
     "kafka": ("pg_outbox_kafka", "kafka://{host}:{port}", {}, {}),
+    "schema registry": ("pg_outbox_kafka", NO_BROKER, {"schema_registry": "http://{host}:{port}"}, {}),
+    "token endpoint": (
+        "pg_outbox_kafka",
+        NO_BROKER,
+        {"sasl_mechanism": "OAUTHBEARER", "client_id": "c", "token_endpoint": "https://{host}:{port}/"},
+        {"client_secret": "s3cret-s3cret-1"},
+    ),
     "nats": ("pg_outbox_nats", "nats://{host}:{port}", {}, LOGIN),
     "rabbitmq": ("pg_outbox_rabbitmq", "amqp://{host}:{port}", {}, LOGIN),
     "redis": ("pg_outbox_redis", "redis://{host}:{port}", {}, LOGIN),
     "mqtt": ("pg_outbox_mqtt", "mqtt://{host}:{port}", {}, LOGIN),
     "postgresql": ("pg_outbox_postgresql", "postgresql://{host}:{port}/x", {}, LOGIN),
 }
-# The kinds of a module have their connections from the same code.
+# The kinds of a module have their connections from the same code, but for what Kafka's asks over HTTP.
 ONE_OF_EACH_MODULE = [kind for kind in KINDS if kind not in ("sns", "kinesis", "eventbridge")]
 METADATA = "169.254.169.254"  # of a cloud, which hands out credentials there
 
@@ -133,6 +143,10 @@ def with_names(configuration: Path, command: list[str]) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", script, str(configuration), *command]
 
 
+def host_of(kind: str, behaviour: str) -> str:
+    return f"{behaviour}-{kind.replace(' ', '-')}.test"
+
+
 Create = Callable[[str, str], None]
 
 
@@ -144,12 +158,17 @@ def create(target: Target, trap: Trap) -> Iterator[Create]:
         module, url, options, mapping = KINDS[kind]
         if not target.database.cluster.installation.has_module(module):
             pytest.skip(f"NOT TESTED: {module} is not part of this build")
-        place = {"host": f"{behaviour}-{kind}.test", "port": trap.port}
+        place = {"host": host_of(kind, behaviour), "port": trap.port}
         filled = {name: value.format(**place) for name, value in options.items()}
         target.create(
             NAME, url.format(**place), mapping, retry_base="10ms", retry_max="10ms", request_timeout="5s",
             connect_timeout="5s", **filled,
         )  # fmt: skip
+        if kind == "endpoint":
+            target.database.execute(
+                "INSERT INTO outbox.endpoint (server, name, url) VALUES (%s, 'one', %s)",
+                (NAME, "http://{host}:{port}/".format(**place)),
+            )
         target.database.enqueue("k", 3, topic=NAME)
 
     yield make
@@ -157,10 +176,20 @@ def create(target: Target, trap: Trap) -> Iterator[Create]:
     target.database.execute(f"DROP SERVER IF EXISTS {NAME} CASCADE")
 
 
-def assert_refused(target: Target, trap: Trap, address: str) -> None:
+def errors_of(target: Target) -> str:
+    """Those of the destination and of its endpoints."""
+    return str(
+        target.database.value(
+            "SELECT array_agg(last_error) FROM (SELECT last_error FROM outbox.status WHERE destination = %s UNION ALL "
+            "SELECT last_error FROM outbox.endpoint_status) AS s", (NAME,),
+        )
+    )  # fmt: skip
+
+
+def assert_refused(target: Target, trap: Trap, host: str, address: str = "") -> None:
     """Waits until attempts were refused, and asks for a check; nothing may have reached the forbidden address."""
-    refusal = f"address {address} of host"
-    wait_until(lambda: target.error(NAME) or "", lambda error: refusal in error, what="it to be refused")
+    refusal = re.compile(f'address {re.escape(address) or "[^ ]+"} of host "?{host}"? is not allowed')
+    wait_until(lambda: errors_of(target), lambda errors: refusal.search(errors), what="it to be refused")
     target.database.execute("SELECT * FROM outbox.check_destination(%s)", (NAME,))
     assert trap.connections[FORBIDDEN] == 0
 
@@ -175,7 +204,7 @@ def test_a_name_that_changes_does_not_reach_what_is_forbidden(
     wait_until(lambda: trap.connections[ALLOWED], what="a connection to the allowed address")
     # A sink that is made again forgets what it knows of the name, as it would after a minute.
     target.database.execute(f"ALTER SERVER {NAME} OPTIONS (SET connect_timeout '6s')")
-    assert_refused(target, trap, METADATA if behaviour == "metadata" else FORBIDDEN)
+    assert_refused(target, trap, host_of(kind, behaviour), METADATA if behaviour == "metadata" else FORBIDDEN)
 
 
 @pytest.mark.parametrize("kind", all_in_long_run(KINDS, short=ONE_OF_EACH_MODULE))
@@ -197,7 +226,6 @@ def test_a_name_does_not_hide_a_reserved_address(target: Target, trap: Trap, cre
     """With the default list: embedded in IPv6, unspecified, or of the metadata service."""
     target.database.cluster.configure({"outbox.allowed_hosts": ""})
     create(kind, "embedded")
-    wait_until(lambda: target.error(NAME) or "", lambda error: "is not allowed" in error, what="a refusal")
-    target.database.execute("SELECT * FROM outbox.check_destination(%s)", (NAME,))
+    assert_refused(target, trap, host_of(kind, "embedded"))
     assert trap.connections == {ALLOWED: 0, FORBIDDEN: 0}
     target.database.cluster.configure({"outbox.allowed_hosts": ALLOWED})

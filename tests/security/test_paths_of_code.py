@@ -58,6 +58,8 @@ OTHERS = {
     "runs programs": "GRANT pg_execute_server_program TO {actor}",
     "writes files": "GRANT pg_write_server_files, pg_read_server_files TO {actor}",
     "reads and writes all data": "GRANT pg_read_all_data, pg_write_all_data TO {actor}",
+    "creates databases and roles": "ALTER ROLE {actor} CREATEDB CREATEROLE",
+    "inserts into a view": "SELECT outbox.create_outbox_view('public.written', 'tutorial'); GRANT INSERT ON public.written TO {actor}",
     "pg_monitor": "GRANT pg_monitor, pg_signal_backend, pg_checkpoint TO {actor}",
     "integrator": "GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {actor}; GRANT USAGE ON SCHEMA outbox TO {actor}; "
                   "GRANT EXECUTE ON FUNCTION outbox.check_destination, outbox.destination_options TO {actor}",
@@ -133,12 +135,15 @@ def traps(database: Database, new_attacker: NewAttacker, open_folder: Path) -> T
         database.execute(f"GRANT USAGE ON FOREIGN DATA WRAPPER pg_outbox TO {me}")
         attacker.execute(
             sql.SQL("CREATE SERVER d FOREIGN DATA WRAPPER pg_outbox OPTIONS (url 'null:', filter {}, payload {})").format(
-                traps.condition, f"to_jsonb('a'::{me}.mood)"
+                traps.changing_condition, f"to_jsonb('a'::{me}.mood)"
             )
         )  # fmt: skip
     for table in ("t", "p"):
-        attacker.execute("SELECT outbox.capture(%s::regclass, condition => %s)", (f"{me}.{table}", traps.condition))
+        attacker.execute(
+            "SELECT outbox.capture(%s::regclass, condition => %s)", (f"{me}.{table}", traps.changing_condition)
+        )
     attacker.execute("SELECT outbox.enqueue('item', 'a', 'Added', '{}')")
+    traps.make_volatile()
     return traps
 
 
@@ -159,10 +164,10 @@ def wait_until_looked_at(database: Database) -> None:
 
 
 class Walk:
-    """Takes paths as a role, whose own statements find no operators of others."""
+    """Takes paths as a role, whose own statements find no operators of others, unless `search_path` says so."""
 
-    def __init__(self, database: Database, traps: Traps, actor: str) -> None:
-        self.database, self.traps, self.actor = database, traps, actor
+    def __init__(self, database: Database, traps: Traps, actor: str, search_path: str = "pg_catalog, pg_temp") -> None:
+        self.database, self.traps, self.actor, self.search_path = database, traps, actor, search_path
         self.event = str(database.value("SELECT min(event_id::text) FROM outbox.event"))
         self.filter = sql.Literal(traps.condition).as_string(database.connection)
 
@@ -171,7 +176,7 @@ class Walk:
         text = paths()[path].replace("{me}", self.traps.me).replace("{filter}", self.filter)
         errors = []
         with self.database.cluster.connect(self.database.name, user=self.actor) as session:
-            session.execute("SET search_path = pg_catalog, pg_temp")
+            session.execute(f"SET search_path = {self.search_path}")
             for statement in text.replace("{event}", self.event).split("; "):
                 try:
                     session.execute(statement)
@@ -223,6 +228,27 @@ def test_a_role_that_tries_every_path_runs_no_code_of_others(
     database.execute("SELECT outbox.enqueue('item', 'b', 'Added', '{}')")
     wait_until_looked_at(database)
     assert traps.sprung() <= ({actor} if kind == "integrator" else set())
+
+
+@pytest.mark.parametrize("kind", all_in_long_run(["superuser", "all rights"], short=["superuser"]))
+def test_names_that_are_found_first_are_not_used(
+    database: Database, traps: Traps, make_actor: MakeActor, kind: str
+) -> None:
+    """By the search_path of sessions, and of workers: that of the database and of roles."""
+    wait_until_looked_at(database)
+    traps.lay_shadows()
+    actor = make_actor(kind)
+    for whose in (f"DATABASE {database.name}", f"ROLE {actor} IN DATABASE {database.name}"):
+        database.execute(f"ALTER {whose} SET search_path = {traps.me}, pg_catalog")
+    walk = Walk(database, traps, actor, f"{traps.me}, pg_catalog")
+    for path, statements in paths().items():
+        # The owner of a table plans expressions of its indexes.
+        if path not in OWN_WILL and "TO CURRENT_USER" not in statements:
+            print(path, [str(error).splitlines()[0] for error in walk.take(path)])
+            assert traps.sprung() <= set(), path
+    database.execute("SELECT outbox.enqueue('item', 'b', 'Added', '{}')")
+    wait_until_looked_at(database)
+    assert traps.sprung() <= set()
 
 
 def restore(database: Database, target: Database, tmp_path: Path, options: list[str], user: str) -> int:
@@ -290,6 +316,18 @@ def test_the_traps_work(database: Database, traps: Traps, make_actor: MakeActor)
         with database.cluster.connect(database.name, user=role) as session:
             session.execute(f"SELECT {traps.condition}")
     assert traps.sprung() == {SUPERUSER, member}
+
+
+@pytest.mark.parametrize("found", ["'a' = 'a'::name", "1::bigint < 2", "lower('a'::text)", "now()"])
+def test_names_that_are_found_first_are_traps(
+    database: Database, traps: Traps, make_actor: MakeActor, found: str
+) -> None:
+    traps.lay_shadows()
+    member = make_actor("member")
+    with database.cluster.connect(database.name, user=member) as session:
+        session.execute(f"SET search_path = {traps.me}, pg_catalog")
+        session.execute(f"SELECT {found}")
+    assert traps.sprung() == {member}
 
 
 def test_the_traps_notice_a_session_that_lends_only_its_present_role(

@@ -228,6 +228,38 @@ def test_no_report_of_a_consumer_makes_a_view_fail(database: Database, consumer:
     assert database.value("SELECT processed FROM inbox.status") == 2**63 - 1
 
 
+THAI = "\u0e44\u0e17\u0e22"
+
+
+def test_no_text_of_a_consumer_makes_a_view_fail(database: Database, consumer: Attacker) -> None:
+    """In a session whose encoding has no form for it, or by its size."""
+    consumer.execute("SELECT inbox.report_gap('c', %s, %s, 1, incarnation => %s)", (THAI, THAI, THAI))
+    consumer.execute(
+        "SELECT inbox.save_offset('c', %s, %s, now() - interval '1 day', %s, %s)", (THAI, THAI, THAI, THAI)
+    )
+    consumer.execute("SELECT inbox.report_progress('c', %s, 5)", (THAI,))
+    consumer.execute("SELECT inbox.report_gap('c', %s, 'w', 1, incarnation => %s)", ("s" * 200_000, "i" * 200_000))
+    database.execute("SET client_encoding = 'LATIN1'")
+    read_all(database, views(database, "inbox"), "texts in Thai")
+    sizes = [
+        len(str(row))
+        for view in ("inbox.health()", "inbox.gaps")
+        for row in database.execute(f"SELECT why FROM {view}")
+    ]
+    assert len(sizes) >= 4 and max(sizes) < 20_000
+    assert database.value("SELECT max(length(incarnation)) FROM inbox.gaps") == 1000
+
+
+def test_no_name_of_a_table_or_destination_makes_health_fail(database: Database, new_attacker: NewAttacker) -> None:
+    capturer = new_attacker("outbox.grant_capture", "outbox.grant_produce")
+    capturer.execute(f"CREATE TABLE {THAI} (id int PRIMARY KEY)")
+    capturer.execute(f"SELECT outbox.capture('{THAI}')")
+    capturer.execute(f"ALTER TABLE {THAI} DROP CONSTRAINT {THAI}_pkey")
+    database.execute("SET client_encoding = 'LATIN1'")
+    what = [row[2] for row in database.execute("SELECT * FROM outbox.health()")]
+    assert "key not unique" in what
+
+
 def test_a_processor_reports_only_figures(database: Database, new_attacker: NewAttacker) -> None:
     database.execute("CREATE EXTENSION pg_inbox")
     reader = new_attacker("inbox.grant_read")

@@ -137,7 +137,7 @@ def test_one_relay_at_a_time(db: Database) -> None:
     wait_until(
         lambda: second.beat()["free"], lambda free: free == [number], what="the lock of a session that has ended"
     )
-    assert second.take(number)["lease"] == taken["lease"] + 1
+    assert second.take(number)["lease"] not in (None, taken["lease"])
     assert second.save(number, taken["lease"], "5:5:", 1) == "lost"
 
 
@@ -150,7 +150,7 @@ def test_an_expired_lease_can_settle_nothing(db: Database) -> None:
     assert second.take(number)["lease"] is None
     expire(db, hung)
     assert second.beat()["free"] == [number]
-    assert second.take(number)["lease"] == lease + 1
+    assert second.take(number)["lease"] not in (None, lease)
     assert hung.beat({number: lease})["lost"] == [number]
     assert hung.take(number)["lease"] is None
     hung.session.close()  # its lock says nothing about the one that has the lease now
@@ -245,7 +245,7 @@ def test_a_destination_that_was_given_up(db: Database) -> None:
         operator.execute("SELECT outbox.pause('d')")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             caller.take(number)
-    assert caller.take(number)["lease"] == lease + 1
+    assert caller.take(number)["lease"] not in (None, lease)
 
 
 def test_a_locked_cursor_is_busy_and_not_waited_for(db: Database) -> None:
@@ -260,7 +260,7 @@ def test_a_locked_cursor_is_busy_and_not_waited_for(db: Database) -> None:
     db.execute("SELECT outbox.seek('d', 'beginning')")
     assert caller.beat({number: lease})["lost"] == [number]
     assert caller.save(number, lease, "5:5:", 1) == "lost"
-    assert caller.take(number)["lease"] == lease + 2
+    assert caller.take(number)["lease"] not in (None, lease)
 
 
 def test_after_a_crash_reads_fail_and_leases_are_lost(db: Database) -> None:
@@ -279,10 +279,11 @@ def test_after_a_crash_reads_fail_and_leases_are_lost(db: Database) -> None:
     assert caller.save(number, lease, "5:5:", 1) == "lost"
     assert caller.rows("follow", number, lease)[0]["outcome"] == "lost"
     assert caller.beat({number: lease})["lost"] == [number]
-    assert caller.take(number)["lease"] == lease + 1
+    new_lease = caller.take(number)["lease"]
+    assert new_lease not in (None, lease)
     for read in reads:
         caller.rows(*read)
-    assert caller.save(number, lease + 1, "5:5:", 1) == "ok"
+    assert caller.save(number, new_lease, "5:5:", 1) == "ok"
 
 
 def test_refused_events_are_recorded_and_hold_their_key(db: Database) -> None:

@@ -97,7 +97,9 @@ DECLARE
                                       ELSE (SELECT f.srvname FROM pg_foreign_server AS f WHERE f.oid = server) END;
 BEGIN
     FOR attempt IN 1..2 LOOP
-        UPDATE outbox.cursor AS c SET server = $1 WHERE c.destination = target RETURNING c.number INTO number;
+        UPDATE outbox.cursor AS c SET server = $1, relay = NULL, relay_locks = false
+         WHERE c.destination = target
+        RETURNING c.number INTO number;
         IF FOUND AND number IS NULL THEN -- the owner of the table may have dropped its constraints
             RAISE EXCEPTION 'null value in column "number" of outbox.cursor' USING ERRCODE = 'null_value_not_allowed';
         END IF;

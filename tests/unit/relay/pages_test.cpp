@@ -17,7 +17,6 @@ using testing::Not;
 
 ProcessFigures sample() {
     DestinationFigures held{.name = "search \"1\"\\\n", .state = "delivering", .held = true};
-    held.lease = 7;
     held.published = 9'007'199'254'740'992;  // 2^53
     held.latency_p50 = milliseconds(3);
     held.oldest_pending_age = seconds(2);
