@@ -70,10 +70,10 @@ END $$;
 
 CREATE VIEW inbox.gaps AS
 SELECT c.name AS consumer,
-       g.subscription,
+       inbox_internal.for_client(g.subscription) AS subscription,
        g.skipped,
        g.recreated,
-       g.incarnation,
+       inbox_internal.for_client(g.incarnation) AS incarnation,
        inbox_internal.for_client(g.why) AS why,
        g.since,
        g.noted_at,

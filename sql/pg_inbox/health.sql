@@ -159,7 +159,7 @@ BEGIN ATOMIC
          WHERE pruned.due_since IS NOT NULL
     )
     SELECT f.severity, CASE WHEN f.consumer IS NULL THEN 'server' ELSE format('consumer "%s"', f.consumer) END, f.what, f.since,
-           inbox_internal.for_client(f.why), f.what_to_do
+           inbox_internal.for_client(f.why), inbox_internal.for_client(f.what_to_do)
       FROM finding AS f
      WHERE NOT pg_is_in_recovery()  -- the primary consumes
      ORDER BY f.severity DESC, f.consumer, f.since;

@@ -181,17 +181,25 @@ BEGIN
     RETURN new_id;
 END $$;
 
+CREATE VIEW inbox.operations AS
+SELECT o.id, o.at, o.role, o.consumer, o.operation,
+       inbox_internal.for_client(o.details) AS details,
+       inbox_internal.for_client(o.why) AS why
+  FROM inbox.operation AS o;
+COMMENT ON VIEW inbox.operations IS
+    'inbox.operation, with texts escaped that have no form in the client_encoding of the session';
+
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,
-       subscription,
-       o.message_id,
+       inbox_internal.for_client(subscription) AS subscription,
+       inbox_internal.for_client(o.message_id) AS message_id,
        o.publish_time,
        o.lag_ms,
        o.updated_at,
-       o.updated_by,
+       inbox_internal.for_client(o.updated_by) AS updated_by,
        clock_timestamp() - o.updated_at AS idle,
        r.reset_id IS NOT NULL AS reset_pending,
-       o.incarnation
+       inbox_internal.for_client(o.incarnation) AS incarnation
   FROM (SELECT DISTINCT ON (saved.consumer_id, saved.subscription) saved.*
           FROM inbox.consumer_offset AS saved
          ORDER BY saved.consumer_id, saved.subscription, saved.publish_time DESC) AS o

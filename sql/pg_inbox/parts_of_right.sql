@@ -21,7 +21,7 @@ BEGIN ATOMIC
                                        'for_client', 'has_form']
              WHEN 'operate' THEN ARRAY['redrive', 'discard', 'reset_offset', 'accept_gap', 'forget', 'set_window', 'prune', 'give_consumer',
                                        'drop_consumer',
-                                       'dead_letter', 'waiting_keys', 'is_own', 'operation', 'event_status', 'payload_text',
+                                       'dead_letter', 'waiting_keys', 'is_own', 'operation', 'operations', 'event_status', 'payload_text',
                                        'payload_jsonb', 'for_client', 'has_form']
              WHEN 'monitor' THEN ARRAY['version', 'status', 'is_own', 'lag', 'health', 'metrics', 'offsets', 'gaps', 'event_status', 'for_client', 'has_form']
            END

@@ -18,7 +18,7 @@ BEGIN ATOMIC
                                        'backfill', 'add_backfill', 'pause_backfill', 'resume_backfill', 'cancel_backfill',
                                        'backfill_progress', 'backfill_waits_for', 'for_client', 'has_form']
              WHEN 'operate' THEN ARRAY['pause', 'resume', 'seek', 'replay', 'cancel_replay', 'redrive', 'discard',
-                                       'event_status', 'version', 'payload_text', 'payload_jsonb', 'for_client', 'has_form', 'receipt', 'operation',
+                                       'event_status', 'version', 'payload_text', 'payload_jsonb', 'for_client', 'has_form', 'receipt', 'operation', 'operations',
                                        'replay_progress', 'dead_letter', 'blocked_key',
                                        'blocked_keys', 'first_of_key', 'check_destination', 'destination_options', 'pause_backfill', 'resume_backfill',
                                        'cancel_backfill', 'backfill_progress', 'backfill_waits_for',

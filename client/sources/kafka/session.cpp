@@ -286,6 +286,8 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
     return offsets;
 }
 
+// A reset is over when this returns. Without the commit a process that is killed then would go on
+// where it was before the reset.
 void Session::seek(Time to) {
     std::unique_lock lock(mutex_);
     const std::vector<Place> places = partitions_.places();
@@ -299,6 +301,8 @@ void Session::seek(Time to) {
     seek_ = nullptr;
     if (!seek.done || !seek.error.empty())
         throw SourceError(seek.done ? seek.error : "the source is closed", true);
+    lock.unlock();
+    commit_and_wait(seek.to);
 }
 
 void Session::seek_if_asked() {

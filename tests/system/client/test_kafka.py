@@ -523,6 +523,37 @@ def test_going_back(topic: KafkaSource, target: Target, consume: Consume, offset
     consumer.stop()
 
 
+def test_going_back_outlives_the_process(make_topic: MakeTopic, target: Target, consume: Consume) -> None:
+    """The reset is over only when the group has the offset."""
+    topic = make_topic(1)
+    options = consumer_options(topic, housekeeping_interval=200, max_attempts=100_000, retry_base=50, retry_max=50)
+    ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
+    topic.flush()
+    consumer = consume(**{**options, "kafka": f"127.0.0.1:{topic.broker.proxy.port}"})
+    target.wait_applied(ids)
+    topic.wait_committed(10)
+    is_over = "the offset was reset"
+    for event_id in ids:  # what comes again is not committed again
+        target.poison(event_id)
+    with topic.broker.proxy.watching(OFFSET_COMMIT):
+        topic.broker.proxy.lose_requests(1_000_000)
+        target.execute("SELECT inbox.forget('c', '-infinity', 'to be applied again')")
+        target.execute("SELECT inbox.reset_offset('c', %s, 'epoch', 'again')", (f"kafka://{topic.group}",))
+        wait_until(
+            consumer.log, lambda log: is_over in log or "the group does not confirm it" in log, timeout=120,
+            what="the reset to be carried out, or put off",
+        )  # fmt: skip
+        if is_over not in consumer.log():
+            topic.broker.proxy.forget_rules()
+            consumer.wait_logged(is_over)
+        consumer.kill()
+        assert topic.committed() == {0: 0}
+    target.cure()
+    consume(**options)
+    target.wait_applied(ids + ids)
+    topic.wait_settled()
+
+
 def test_going_back_takes_all_partitions(topic: KafkaSource, target: Target, consume: Consume) -> None:
     only = topic.send_event("a", 1)
     topic.flush()
