@@ -188,7 +188,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+       AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))
      RETURNING c.consumer_id INTO own_id;
     IF FOUND THEN
         DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2
@@ -237,7 +237,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+       AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))
      RETURNING o.* INTO policy;
     IF FOUND THEN
         SELECT m.* INTO message FROM inbox.message AS m
@@ -280,7 +280,7 @@ BEGIN
     PERFORM inbox_internal.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM inbox.claimed AS c
                      JOIN inbox.consumer AS o ON o.id = c.consumer_id
-                    WHERE c.token = $1 AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))) THEN
+                    WHERE c.token = $1 AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))) THEN
         PERFORM inbox_internal.lease_lost(token);
     END IF;
     UPDATE inbox.claimed AS c
@@ -305,7 +305,7 @@ BEGIN
     WITH given_back AS (
         DELETE FROM inbox.claimed AS c
          USING inbox.consumer AS o
-         WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+         WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))
          RETURNING c.consumer_id, c.event_id
     )
     SELECT min(g.consumer_id), coalesce(array_agg(g.event_id), '{}') INTO own_id, released FROM given_back AS g;

@@ -29,7 +29,7 @@ BEGIN
         RAISE EXCEPTION 'publish_time must not be infinite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;

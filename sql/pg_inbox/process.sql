@@ -8,7 +8,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT coalesce((SELECT c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')
+    IF NOT coalesce((SELECT c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER')
                        FROM inbox.consumer AS c WHERE c.id = $1), false) THEN
         RAISE EXCEPTION 'consumer % is not one of role "%"', $1, caller
             USING ERRCODE = 'insufficient_privilege';
@@ -115,7 +115,7 @@ BEGIN
         DELETE FROM inbox.message AS m
          WHERE m.consumer_id = take.consumer_id AND m.aside = is_aside AND m.seq = take.seq
            AND EXISTS (SELECT FROM inbox.consumer AS c
-                        WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')))
+                        WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER')))
            AND (SELECT bool_and(quote_literal(s.event_type) || s.handler = ANY (confirmed))
                   FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id)
            AND (m.ordering_key = ''
