@@ -27,6 +27,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_sort = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
@@ -42,7 +43,7 @@ BEGIN
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
           FROM unnest(free.event_ids) AS f(id)
-          JOIN inbox.message AS m ON m.consumer_id = next_messages.consumer_id AND m.event_id = f.id
+         CROSS JOIN LATERAL inbox_internal.message_by_id($1, f.id) AS m
          ORDER BY m.seq;
 END $$;
 
