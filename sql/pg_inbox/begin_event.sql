@@ -16,12 +16,12 @@ BEGIN
     -- Usually this is the only statement. It runs with the caller's rights, for functions that have
     -- those of the owner.
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox_internal.consumer_id(consumer);
         UPDATE inbox.consumer AS c SET role = caller WHERE c.id = own_id AND c.role IS NULL;
         SELECT c.role INTO owner FROM inbox.consumer AS c WHERE c.id = own_id;
-        IF pg_has_role(caller, owner, 'MEMBER') IS NOT TRUE THEN
+        IF pg_has_role(caller, to_regrole(quote_ident(owner)), 'MEMBER') IS NOT TRUE THEN
             PERFORM inbox_internal.refuse_owner(consumer, owner);
         END IF;
     END IF;
@@ -31,10 +31,15 @@ END $$;
 -- Reports that a consumer belongs to another role.
 CREATE FUNCTION inbox_internal.refuse_owner(consumer text, owner name)
 RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF to_regrole(quote_ident(owner)) IS NULL THEN
+        RAISE EXCEPTION 'consumer "%" belongs to role "%", which does not exist any more', consumer, owner
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'An operator can give it to another role with inbox.give_consumer().';
+    END IF;
     RAISE EXCEPTION 'consumer "%" belongs to role "%"', consumer, owner
         USING ERRCODE = 'insufficient_privilege',
               HINT = 'Use another name, or become that role (SET ROLE). An operator can change its owner with inbox.give_consumer().';
@@ -60,7 +65,7 @@ DECLARE
 BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
      WHERE c.name OPERATOR(pg_catalog.=) consumer
-       AND (c.role OPERATOR(pg_catalog.=) caller OR pg_catalog.pg_has_role(caller, c.role, 'MEMBER'));
+       AND (c.role OPERATOR(pg_catalog.=) caller OR pg_catalog.pg_has_role(caller, pg_catalog.to_regrole(pg_catalog.quote_ident(c.role)), 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
@@ -91,7 +96,7 @@ DECLARE
     new_ids uuid[];
 BEGIN
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;

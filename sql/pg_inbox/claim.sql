@@ -106,6 +106,7 @@ RETURNS TABLE (
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_sort = off
 SET jit = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
@@ -149,8 +150,10 @@ BEGIN
         SELECT m.seq, m.event_id, m.ordering_key, coalesce(w.attempts, 0) AS failed,
                coalesce(w.sqlstate = 'IL001', false) AS alone
           FROM unnest(free_ids) AS f(id)
-          JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.id
-          LEFT JOIN inbox.waiting AS w ON w.consumer_id = m.consumer_id AND w.event_id = m.event_id
+         CROSS JOIN LATERAL inbox_internal.message_by_id(own_id, f.id) AS m
+          LEFT JOIN LATERAL (SELECT w.attempts, w.sqlstate FROM inbox.waiting AS w
+                              WHERE w.consumer_id = own_id AND w.event_id BETWEEN f.id AND f.id
+                              ORDER BY w.event_id LIMIT 1) AS w ON true
     ), chosen AS (
         SELECT f.* FROM free AS f
          WHERE f.seq = (SELECT min(first.seq) FROM free AS first)
@@ -163,7 +166,7 @@ BEGIN
            m.schema_version, m.source_event_id, m.source, m.topic, m.aggregate_type, m.aggregate_id,
            m.event_type, m.ordering_key, m.content_type, m.headers, m.payload
       FROM chosen AS f
-      JOIN inbox.message AS m ON m.consumer_id = own_id AND m.event_id = f.event_id
+     CROSS JOIN LATERAL inbox_internal.message_by_id(own_id, f.event_id) AS m
      ORDER BY f.seq;
     GET DIAGNOSTICS given_out = ROW_COUNT;
     PERFORM inbox_internal.note_claim(own_id, new_token, given_out);
@@ -188,7 +191,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+       AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))
      RETURNING c.consumer_id INTO own_id;
     IF FOUND THEN
         DELETE FROM inbox.message AS m WHERE m.consumer_id = own_id AND m.event_id = $2
@@ -237,7 +240,7 @@ BEGIN
     DELETE FROM inbox.claimed AS c
      USING inbox.consumer AS o
      WHERE c.token = $1 AND c.event_id = $2 AND o.id = c.consumer_id
-       AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+       AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))
      RETURNING o.* INTO policy;
     IF FOUND THEN
         SELECT m.* INTO message FROM inbox.message AS m
@@ -280,7 +283,7 @@ BEGIN
     PERFORM inbox_internal.check_lease_time(lease);
     IF NOT EXISTS (SELECT FROM inbox.claimed AS c
                      JOIN inbox.consumer AS o ON o.id = c.consumer_id
-                    WHERE c.token = $1 AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))) THEN
+                    WHERE c.token = $1 AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))) THEN
         PERFORM inbox_internal.lease_lost(token);
     END IF;
     UPDATE inbox.claimed AS c
@@ -305,7 +308,7 @@ BEGIN
     WITH given_back AS (
         DELETE FROM inbox.claimed AS c
          USING inbox.consumer AS o
-         WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, o.role, 'MEMBER'))
+         WHERE c.token = $1 AND o.id = c.consumer_id AND (o.role = caller OR pg_has_role(caller, to_regrole(quote_ident(o.role)), 'MEMBER'))
          RETURNING c.consumer_id, c.event_id
     )
     SELECT min(g.consumer_id), coalesce(array_agg(g.event_id), '{}') INTO own_id, released FROM given_back AS g;

@@ -107,11 +107,7 @@ BEGIN ATOMIC
            END,
            CASE s.state
              WHEN 'stopped' THEN 'See inbox.health() and the server log.'
-             WHEN 'not confirmed' THEN
-                  CASE WHEN to_regrole(quote_ident(s.role)) IS NULL
-                       THEN format('Its role "%s" does not exist any more. SELECT inbox.give_consumer(%L, ...) gives the consumer to another one.', s.role, consumer)
-                       ELSE format('As role "%s": SELECT * FROM inbox.confirm(%L).', s.role, consumer)
-                  END
+             WHEN 'not confirmed' THEN format('As role "%s": SELECT * FROM inbox.confirm(%L).', s.role, consumer)
              WHEN 'not subscribed' THEN 'Use inbox.subscribe(), or a process that calls inbox.claim().'
            END
       FROM inbox.status AS s
@@ -171,7 +167,8 @@ BEGIN
         RAISE EXCEPTION 'event_id must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     FOR known IN
-        SELECT c.id, c.name, c.on_dead_letter, r.own OR operates AS sees_errors
+        SELECT c.id, c.name, c.on_dead_letter, r.own OR operates AS sees_errors,
+               inbox_internal.how_to_replace_role(c.name, c.role) AS without_role
           FROM inbox.consumer AS c
          CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_roles AS r
                                              WHERE r.rolname = c.role AND pg_has_role(caller, r.oid, 'USAGE')) AS own) AS r
@@ -186,6 +183,10 @@ BEGIN
           FROM inbox_internal.state_of_message(known.id, $1) AS s;
         IF state = 'PENDING' THEN
             SELECT p.why, p.what_to_do INTO why, what_to_do FROM inbox_internal.why_pending(known.name) AS p;
+        END IF;
+        IF known.without_role IS NOT NULL AND state IN ('PENDING', 'CLAIMED', 'RETRY') THEN
+            why := CASE state WHEN 'PENDING' THEN 'nothing can process the messages of the consumer' ELSE why END;
+            what_to_do := known.without_role;
         END IF;
         IF attempts > 0 THEN
             SELECT w.sqlstate, CASE WHEN known.sees_errors THEN w.error END INTO sqlstate, error

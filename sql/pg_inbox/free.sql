@@ -10,10 +10,23 @@
 -- key but for failed and claimed ones, for which it waits. Messages that come back are therefore put
 -- aside, too: redriven dead letters, and messages that were claimed and not tried.
 
+-- Plans are kept here and below, and must be good for tables that were empty when they were made. To
+-- such a plan one index is as good as another, and it may read all rows of the consumer for each
+-- message. So a row is looked up as the first one in an order that only the right index gives, and
+-- enable_sort is off.
+
+-- Returns a message by its id.
+CREATE FUNCTION inbox_internal.message_by_id(consumer_id integer, event_id uuid)
+RETURNS SETOF inbox.message
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT m.* FROM inbox.message AS m
+     WHERE m.consumer_id = $1 AND m.event_id BETWEEN $2 AND $2
+     ORDER BY m.event_id LIMIT 1;
+END;
+
 -- Returns messages that were put aside and can be processed now: of one key all in order, and of
 -- enough keys, beginning with any.
---
--- Plans are kept here and below, and must be good for tables that were empty when they were made.
 CREATE FUNCTION inbox_internal.free_aside(consumer_id integer, max_messages integer)
 RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE
@@ -143,19 +156,30 @@ BEGIN
                              JOIN inbox.message AS m ON m.consumer_id = $1 AND m.event_id = w.id
                             WHERE inbox_internal.is_unfit(m, for_client));
         more := false;
+        -- The conditions of the consumer alone are evaluated once: as a rule it has no obstacle and no claim,
+        -- and then nothing is looked up for each message. They are here, and not in variables, because
+        -- all must be of one snapshot.
         FOR message IN
             SELECT m.event_id,
                    m.ordering_key <> ''
-                   AND (EXISTS (SELECT FROM inbox.obstacle AS o
-                                 WHERE o.consumer_id = $1 AND o.ordering_key = m.ordering_key AND o.seq < m.seq)
-                        OR EXISTS (SELECT FROM inbox.claimed AS c
-                                    WHERE c.consumer_id = $1 AND c.ordering_key = m.ordering_key)) AS is_behind,
+                   AND (EXISTS (SELECT FROM inbox.obstacle AS o WHERE o.consumer_id = $1)
+                        AND EXISTS (SELECT FROM inbox.obstacle AS o
+                                     WHERE o.consumer_id = $1 AND o.ordering_key = m.ordering_key AND o.seq < m.seq)
+                        OR EXISTS (SELECT FROM inbox.claimed AS c WHERE c.consumer_id = $1)
+                           AND (SELECT true FROM inbox.claimed AS c
+                                 WHERE c.consumer_id = $1 AND c.ordering_key BETWEEN m.ordering_key AND m.ordering_key
+                                 ORDER BY c.ordering_key LIMIT 1) IS TRUE) AS is_behind,
                    inbox_internal.is_unfit(m, for_client) AS is_unfit
               FROM inbox.message AS m
              WHERE m.consumer_id = $1 AND NOT m.aside
-               AND NOT EXISTS (SELECT FROM inbox.waiting AS w
-                                WHERE w.consumer_id = $1 AND w.event_id = m.event_id AND inbox_internal.due_at(w) > clock_timestamp())
-               AND NOT EXISTS (SELECT FROM inbox.claimed AS c WHERE c.consumer_id = $1 AND c.event_id = m.event_id)
+               AND NOT (EXISTS (SELECT FROM inbox.waiting AS w WHERE w.consumer_id = $1)
+                        AND (SELECT inbox_internal.due_at(w) > clock_timestamp() FROM inbox.waiting AS w
+                              WHERE w.consumer_id = $1 AND w.event_id BETWEEN m.event_id AND m.event_id
+                              ORDER BY w.event_id LIMIT 1) IS TRUE)
+               AND NOT (EXISTS (SELECT FROM inbox.claimed AS c WHERE c.consumer_id = $1)
+                        AND (SELECT true FROM inbox.claimed AS c
+                              WHERE c.consumer_id = $1 AND c.event_id BETWEEN m.event_id AND m.event_id
+                              ORDER BY c.event_id LIMIT 1) IS TRUE)
              ORDER BY m.seq
              LIMIT CASE WHEN in_line = 0 THEN 0 END
         LOOP

@@ -25,6 +25,7 @@ BEGIN ATOMIC
         SELECT c.id, c.name, c.role, c.max_attempts, c.on_dead_letter = 'block' AS blocks, s.state, s.pid,
                c.subscriptions > 0 AS subscribed, clock_timestamp() - s.oldest_pending_age AS pending_since,
                s.oldest_pending_age > limits.max_age AS late, limits.max_age, s.pending_at_most, s.claimed, s.seen_at,
+               inbox_internal.how_to_replace_role(c.name, c.role) AS without_role,
                EXISTS (SELECT FROM pg_roles AS r
                         WHERE r.rolname = c.role AND pg_has_role(caller, r.oid, 'USAGE')) AS own
           FROM inbox.consumer AS c
@@ -56,21 +57,23 @@ BEGIN ATOMIC
                                FROM inbox.waiting AS w WHERE w.consumer_id = c.id) AS failed
          WHERE failed.since < clock_timestamp() - c.max_age OR failed.count > 0 AND c.late
         UNION ALL
+        SELECT 'failing', c.name, 'no role', c.pending_since,
+               format('its messages need the rights of role "%s", which does not exist any more', c.role), c.without_role
+          FROM consumer AS c
+         WHERE c.without_role IS NOT NULL AND (c.subscribed OR c.pending_since IS NOT NULL)
+        UNION ALL
         SELECT 'failing', c.name, 'no processor', c.pending_since,
                'the consumer has subscriptions, and no process in the server runs them',
                format('Check that pg_outbox is in shared_preload_libraries, that role "%s" can log in, and that max_worker_processes (%s) is not used up. The server log says more.',
                       c.role, current_setting('max_worker_processes'))
           FROM consumer AS c
-         WHERE c.state = 'stopped'
+         WHERE c.state = 'stopped' AND c.without_role IS NULL
         UNION ALL
         SELECT 'failing', c.name, 'not confirmed', c.pending_since,
                format('its handlers would run with the rights of role "%s", which has not confirmed all of them', c.role),
-               CASE WHEN to_regrole(quote_ident(c.role)) IS NULL
-                    THEN format('The role does not exist any more. SELECT inbox.give_consumer(%L, ...) gives its consumer to another one.', c.name)
-                    ELSE format('Check these handlers. As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
-               END
+               format('Check these handlers. As that role: SELECT * FROM inbox.own_subscriptions(); then SELECT * FROM inbox.confirm(%L).', c.name)
           FROM consumer AS c
-         WHERE c.state = 'not confirmed'
+         WHERE c.state = 'not confirmed' AND c.without_role IS NULL
         UNION ALL
         SELECT 'failing', c.name, 'messages for nobody', c.pending_since,
                format('waiting messages: at most %s; no process has ever processed any', c.pending_at_most),
@@ -106,7 +109,7 @@ BEGIN ATOMIC
                                            SELECT m.event_id, m.seq, m.ordering_key, m.received_at, m.aside FROM inbox.message AS m
                                             WHERE m.consumer_id = c.id AND m.aside = put.aside AND c.late
                                             ORDER BY m.seq LIMIT 1000) AS m) AS m) AS free
-         WHERE c.role IS NOT NULL AND c.state NOT IN ('stopped', 'not confirmed')
+         WHERE c.role IS NOT NULL AND c.without_role IS NULL AND c.state NOT IN ('stopped', 'not confirmed')
            AND free.received_at < clock_timestamp() - c.max_age
         UNION ALL
         SELECT 'degraded', c.name, 'reset not carried out', o.at,

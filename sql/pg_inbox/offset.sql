@@ -29,7 +29,7 @@ BEGIN
         RAISE EXCEPTION 'publish_time must not be infinite' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT c.id INTO own_id FROM inbox.consumer AS c
-     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER'));
+     WHERE c.name = consumer AND (c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER'));
     IF own_id IS NULL THEN
         own_id := inbox_internal.own_consumer(consumer, caller);
     END IF;
@@ -180,6 +180,14 @@ BEGIN
         RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
+
+CREATE VIEW inbox.operations AS
+SELECT o.id, o.at, o.role, o.consumer, o.operation,
+       inbox_internal.for_client(o.details) AS details,
+       inbox_internal.for_client(o.why) AS why
+  FROM inbox.operation AS o;
+COMMENT ON VIEW inbox.operations IS
+    'inbox.operation, with texts escaped that have no form in the client_encoding of the session';
 
 CREATE VIEW inbox.offsets AS
 SELECT c.name AS consumer,

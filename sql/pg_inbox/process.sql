@@ -8,7 +8,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT coalesce((SELECT c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')
+    IF NOT coalesce((SELECT c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER')
                        FROM inbox.consumer AS c WHERE c.id = $1), false) THEN
         RAISE EXCEPTION 'consumer % is not one of role "%"', $1, caller
             USING ERRCODE = 'insufficient_privilege';
@@ -27,6 +27,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_sort = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
@@ -42,7 +43,7 @@ BEGIN
     RETURN QUERY
         SELECT m.seq, m.occurred_at, m.received_at
           FROM unnest(free.event_ids) AS f(id)
-          JOIN inbox.message AS m ON m.consumer_id = next_messages.consumer_id AND m.event_id = f.id
+         CROSS JOIN LATERAL inbox_internal.message_by_id($1, f.id) AS m
          ORDER BY m.seq;
 END $$;
 
@@ -115,7 +116,7 @@ BEGIN
         DELETE FROM inbox.message AS m
          WHERE m.consumer_id = take.consumer_id AND m.aside = is_aside AND m.seq = take.seq
            AND EXISTS (SELECT FROM inbox.consumer AS c
-                        WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, c.role, 'MEMBER')))
+                        WHERE c.id = take.consumer_id AND (c.role = caller OR pg_has_role(caller, to_regrole(quote_ident(c.role)), 'MEMBER')))
            AND (SELECT bool_and(quote_literal(s.event_type) || s.handler = ANY (confirmed))
                   FROM inbox.subscription AS s WHERE s.consumer_id = take.consumer_id)
            AND (m.ordering_key = ''

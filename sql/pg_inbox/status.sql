@@ -7,6 +7,18 @@ BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = role AND pg_has_role(r.oid, 'USAGE'));
 END;
 
+-- Says what to do about a consumer whose role was dropped or renamed, so that nothing can process or
+-- claim its messages. NULL if the role exists, or if the consumer has none yet.
+CREATE FUNCTION inbox_internal.how_to_replace_role(consumer text, role name)
+RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('Its role "%s" does not exist any more. SELECT inbox.give_consumer(%L, ...) gives the consumer to another one, '
+                      'which confirms its handlers: SELECT * FROM inbox.confirm(%2$L).', role, consumer)
+     WHERE to_regrole(quote_ident(role)) IS NULL AND role IS NOT NULL;
+END;
+
 CREATE VIEW inbox.status AS
 SELECT c.name AS consumer,
        c.role,

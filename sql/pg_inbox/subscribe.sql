@@ -101,7 +101,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'consumer "%" does not exist', consumer USING ERRCODE = 'undefined_object';
     END IF;
-    IF pg_has_role(caller, subscriber.role, 'MEMBER') IS NOT TRUE THEN
+    IF pg_has_role(caller, to_regrole(quote_ident(subscriber.role)), 'MEMBER') IS NOT TRUE THEN
         PERFORM inbox_internal.refuse_owner(consumer, subscriber.role);
     END IF;
     DELETE FROM inbox.subscription AS s

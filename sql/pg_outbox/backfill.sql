@@ -310,6 +310,9 @@ AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_class AS c WHERE c.oid = task.relation) THEN
         RAISE EXCEPTION 'the table does not exist any more' USING ERRCODE = 'undefined_table';
+    ELSIF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.oid = task.role) THEN
+        RAISE EXCEPTION 'the role that started it does not exist any more'
+            USING ERRCODE = 'undefined_object', HINT = 'Cancel it. The owner of the table can start another one.';
     END IF;
     PERFORM outbox_internal.check_owner(task.relation, task.role);
     IF NOT has_function_privilege(task.role, 'outbox_internal.add_backfill(regclass, name, integer, integer, integer, outbox_internal.caller)', 'EXECUTE') THEN

@@ -33,6 +33,14 @@ COMMENT ON COLUMN outbox.operation.events IS 'number of events concerned';
 COMMENT ON COLUMN outbox.operation.selection IS 'arguments that selected the events';
 COMMENT ON COLUMN outbox.operation.why IS 'reason that was given; null if none';
 
+CREATE VIEW outbox.operations AS
+SELECT o.id, o.requested_at, o.requested_by, o.destination, o.action, o.from_position, o.to_position, o.events,
+       outbox_internal.for_client(o.selection) AS selection,
+       outbox_internal.for_client(o.why) AS why
+  FROM outbox.operation AS o;
+COMMENT ON VIEW outbox.operations IS
+    'outbox.operation, with texts escaped that have no form in the client_encoding of the session';
+
 -- Locks a destination for an operator until the transaction ends, and returns its cursor. For an
 -- endpoint that is the cursor of its destination, and the relay will look at the endpoint.
 -- Errors: 42704 there is no such destination or endpoint; 55P03 it is being set up.

@@ -589,6 +589,20 @@ def test_a_backfill_fails_when_what_it_needs_is_gone(source: Database, change: s
     assert 0 < len(snapshots(source)) < 1000
 
 
+@pytest.mark.extension("there the role is the one that installed pg_outbox")
+def test_a_backfill_fails_when_the_role_that_started_it_is_gone(source: Database) -> None:
+    role = f"gone_{source.name}"
+    source.execute(
+        f"CREATE ROLE {role}; SELECT outbox.grant_capture('{role}'); GRANT CREATE ON SCHEMA public TO {role}"
+    )
+    source.execute(f"SET ROLE {role}")
+    make_items(source, 1000)
+    id = start(source, batch=10, rate=100)
+    wait_for(source, id, lambda row: row["rows_done"] > 20, "some rows")
+    source.execute(f"RESET ROLE; REASSIGN OWNED BY {role} TO postgres; DROP OWNED BY {role}; DROP ROLE {role}")
+    assert wait_ended(source, id, "failed")["last_error"].startswith("the role that started it does not exist any more")
+
+
 @pytest.mark.parametrize(
     "arguments, error",
     [("batch => 0", "batch 0"), ("batch => NULL", "batch <NULL>"), ("rate => 0", "rate 0"), ("max_pending => 0", "max_pending 0")],

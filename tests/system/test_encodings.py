@@ -438,6 +438,32 @@ def test_a_message_that_cannot_be_read_holds_its_key(receiver_of_texts: Database
     assert claimed(inbox) == ["k"]
 
 
+OPERATIONS_OF_INBOX = [
+    "inbox.report_gap('c', {0}, {0}, 1)", "inbox.save_offset('c', {0}, {0}, now(), {0}, {0})",
+    "inbox.reset_offset('c', {0}, now(), {0})",
+]  # fmt: skip
+
+
+@with_unreadable_bytes
+def test_operations_are_shown_with_reasons_that_cannot_be_read(
+    sender: Database, receiver_of_texts: Database, encoding: Encoding
+) -> None:
+    text = f"E'{encoding.unreadable}'"
+    sender.add_destination("d", "pull:")
+    sender.execute(f"SELECT outbox.replay('d', topic => {text}, why => {text})")
+    for call in [*OPERATIONS_OF_INBOX, "inbox.accept_gap('c', {0}, {0})", OPERATIONS_OF_INBOX[0]]:
+        receiver_of_texts.execute(f"SELECT {call.format(text)}")  # type: ignore[arg-type]
+    shown = escaped(encoding.unreadable or "")
+    (replay,) = rows(sender, "SELECT * FROM outbox.operations")
+    assert (replay["action"], replay["why"]) == ("replay", shown) and "topic" in replay["selection"]
+    assert [row["why"] for row in rows(receiver_of_texts, "SELECT * FROM inbox.operations ORDER BY id")] == [shown] * 2
+    assert [row["why"] for row in rows(receiver_of_texts, "SELECT * FROM inbox.gaps")] == [shown]
+    (offset,) = rows(receiver_of_texts, "SELECT * FROM inbox.offsets")
+    assert [offset[name] for name in ("subscription", "message_id", "updated_by", "incarnation")] == [shown] * 4
+    found = rows(receiver_of_texts, "SELECT * FROM inbox.health('0')")
+    assert {finding["what"] for finding in found} >= {"events skipped", "reset not carried out"}, found
+
+
 @pytest.mark.parametrize("encoding", [Encoding("UTF8", "", "", None)], ids=["UTF8"])
 def test_a_session_in_another_encoding_gets_what_it_can(receiver_of_texts: Database) -> None:
     inbox = receiver_of_texts

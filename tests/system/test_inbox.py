@@ -417,13 +417,38 @@ def test_processors_go_on_after_a_crash(make_cluster: MakeCluster) -> None:
 
 
 @pytest.mark.worker_errors("does not exist")
-def test_a_consumer_whose_role_is_gone_can_be_given_to_another(reader: Reader) -> None:
-    """As after ALTER ROLE ... RENAME: nobody can log in as that role to confirm the handlers."""
-    reader.subscribe()
-    reader.execute("UPDATE inbox.consumer SET role = 'nobody_any_more' WHERE name = 'c'")
-    found = reader.execute("SELECT what, what_to_do FROM inbox.health() WHERE object = 'consumer \"c\"'")
-    assert [what for what, _ in found] == ["not confirmed"]
-    assert "inbox.give_consumer('c', " in found[0][1]
+@pytest.mark.parametrize("subscribes", [True, False])
+def test_a_consumer_whose_role_is_gone_can_be_given_to_another(
+    reader: Reader, shared_cluster: Cluster, subscribes: bool
+) -> None:
+    """Nobody can log in as that role to confirm the handlers, or to claim the messages."""
+    role = f"gone_{reader.name}"
+    reader.execute(f"CREATE ROLE {role} LOGIN")
+    for right in ("read", "consume"):
+        reader.execute(f"SELECT inbox.grant_{right}('{role}')")
+    with shared_cluster.connect(reader.name, role) as connection:
+        connection.execute("SELECT inbox.create_consumer('c')")
+        if subscribes:
+            reader.execute(f"ALTER FUNCTION handle OWNER TO {role}; GRANT ALL ON applied TO {role}")
+            connection.execute("SELECT inbox.subscribe('c', '*', 'handle')")
+    reader.execute(f"ALTER FUNCTION handle OWNER TO postgres; DROP OWNED BY {role}; DROP ROLE {role}")
+    receive(reader, 1)
+    advice = "SELECT what, what_to_do FROM inbox.health('0') WHERE object = 'consumer \"c\"'"
+    ((what, what_to_do),) = reader.execute(advice)
+    assert what == "no role" and "inbox.give_consumer('c', " in what_to_do
+    event_id = reader.value("SELECT event_id FROM inbox.message")
+    status = "SELECT state, why, what_to_do FROM inbox.event_status(%s) WHERE consumer = 'c'"
+    assert reader.execute(status, (event_id,)) == [
+        ("PENDING", "nothing can process the messages of the consumer", what_to_do)
+    ]
+    for call in ("inbox.claim('c')", "inbox.begin_event('c', gen_random_uuid())", "inbox.load_offset('c', 's')"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="which does not exist any more") as refused:
+            reader.execute(f"SELECT {call}")
+        assert "inbox.give_consumer()" in (refused.value.diag.message_hint or "")
     reader.execute("SELECT inbox.give_consumer('c', 'postgres', 'the role is gone')")
-    reader.execute("SELECT inbox.confirm('c')")
-    assert reader.execute("SELECT FROM inbox.health() WHERE object = 'consumer \"c\"' AND what = 'not confirmed'") == []
+    if subscribes:
+        reader.execute("SELECT inbox.confirm('c')")
+        wait_until(reader.applied, lambda seen: len(seen) == 1, what="the message to be applied")
+    else:
+        assert reader.value("SELECT event_id FROM inbox.claim('c')") == event_id
+    assert reader.execute(advice + " AND what = 'no role'") == []

@@ -127,7 +127,7 @@ constexpr Statements of_destination = {
         "LIMIT 100",
     .operations =
         "SELECT requested_at AS at, requested_by AS role, action, events, left(why, "
-        "1000) AS why FROM outbox.operation WHERE destination = $1 ORDER BY id DESC "
+        "1000) AS why FROM outbox.operations WHERE destination = $1 ORDER BY id DESC "
         "LIMIT 20",
 };
 constexpr Statements of_consumer = {
@@ -144,7 +144,7 @@ constexpr Statements of_consumer = {
         "BY died_at, event_id LIMIT 100",
     .operations =
         "SELECT at, role, operation AS action, left(why, 1000) AS why FROM "
-        "inbox.operation WHERE consumer = $1 ORDER BY id DESC LIMIT 20",
+        "inbox.operations WHERE consumer = $1 ORDER BY id DESC LIMIT 20",
 };
 
 }  // namespace

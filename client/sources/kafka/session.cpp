@@ -286,6 +286,8 @@ std::vector<PlacedOffset> Session::offsets_at(const std::vector<Place>& places, 
     return offsets;
 }
 
+// A reset is over when this returns. Without the commit a process that is killed then would go on
+// where it was before the reset.
 void Session::seek(Time to) {
     std::unique_lock lock(mutex_);
     const std::vector<Place> places = partitions_.places();
@@ -299,6 +301,8 @@ void Session::seek(Time to) {
     seek_ = nullptr;
     if (!seek.done || !seek.error.empty())
         throw SourceError(seek.done ? seek.error : "the source is closed", true);
+    lock.unlock();
+    commit_and_wait(seek.to);
 }
 
 void Session::seek_if_asked() {
@@ -578,19 +582,26 @@ void Session::load_committed(std::map<Place, Begin>& begins) const {
 }
 
 // The end of a partition is its position from the moment at which this process gets it. So it is
-// asked for, and committed before a record comes: another process would begin at a later end.
+// asked for, and committed before the library gets the partition: after a crash another process would
+// begin at a later end. The library joins the group again only when it has the partitions, so the
+// commit cannot be of a previous generation.
 void Session::find_ends(std::map<Place, Begin>& begins) const {
     if (options_.start != KafkaOptions::Start::latest)
         return;
+    std::vector<PlacedOffset> ends;
     for (const Place& place : without_offset(begins)) {
         std::int64_t low = 0, high = 0;
         if (const auto code = rd_kafka_query_watermark_offsets(client_->get(), place.topic.c_str(),
                                                                place.partition, &low, &high,
                                                                max_question.count()))
             throw SourceError(rd_kafka_err2str(code), true);
-        begins[place] = {.offset = high};
-        note(Level::info, "begins behind the last record of " + name_of(place) + ", at offset " +
-                              std::to_string(high));
+        ends.push_back({place, high});
+    }
+    commit_and_wait(ends);
+    for (const PlacedOffset& end : ends) {
+        begins[end.place] = {.offset = end.offset, .is_committed = true};
+        note(Level::info, "begins behind the last record of " + name_of(end.place) +
+                              ", at offset " + std::to_string(end.offset));
     }
 }
 
@@ -608,7 +619,7 @@ bool Session::load_begins(std::map<Place, Begin>& begins) {
         find_ends(begins);
         return true;
     } catch (const std::exception& error) {
-        note(Level::warning, std::string("cannot load offsets: ") + error.what());
+        note(Level::warning, std::string("cannot find where to begin: ") + error.what());
         load_at_ = Clock::now() +
                    std::min(milliseconds(200 << std::min(failed_loads_++, 5u)), milliseconds(5000));
         return false;
@@ -979,19 +990,45 @@ void Session::wait_for_the_group() {
     commit_at_ = Clock::now() + max_rebalance;
 }
 
+// Returns the error of a commit, or else the first one of its partitions.
+static rd_kafka_resp_err_t error_of_commit(rd_kafka_event_t* event) {
+    rd_kafka_resp_err_t code = rd_kafka_event_error(event);
+    for (const rd_kafka_topic_partition_t& each :
+         elements(*rd_kafka_event_topic_partition_list(event)))
+        if (!code)
+            code = each.err;
+    return code;
+}
+
+// Throws SourceError if the group has not confirmed the offsets.
+void Session::commit_and_wait(const std::vector<PlacedOffset>& offsets) const {
+    if (offsets.empty())
+        return;
+    const List list = list_of(offsets);
+    const std::unique_ptr<rd_kafka_queue_t, void (*)(rd_kafka_queue_t*)> answers(
+        rd_kafka_queue_new(client_->get()), rd_kafka_queue_destroy);
+    rd_kafka_resp_err_t code =
+        rd_kafka_commit_queue(client_->get(), list.get(), answers.get(), nullptr, nullptr);
+    if (!code) {
+        const std::unique_ptr<rd_kafka_event_t, void (*)(rd_kafka_event_t*)> answer(
+            rd_kafka_queue_poll(answers.get(), max_question.count()), rd_kafka_event_destroy);
+        code = answer ? error_of_commit(answer.get()) : RD_KAFKA_RESP_ERR__TIMED_OUT;
+    }
+    if (code)
+        throw SourceError(std::string("the group does not confirm it: ") + rd_kafka_err2str(code),
+                          true);
+}
+
 void Session::committed(rd_kafka_event_t* event) {
     commits_in_flight_--;
     const rd_kafka_resp_err_t code = rd_kafka_event_error(event);
-    const rd_kafka_topic_partition_list_t* const list = rd_kafka_event_topic_partition_list(event);
-    rd_kafka_resp_err_t failed = code;
+    const rd_kafka_resp_err_t failed = error_of_commit(event);
     {
         const std::lock_guard lock(mutex_);
-        for (const rd_kafka_topic_partition_t& each : elements(*list)) {
+        for (const rd_kafka_topic_partition_t& each :
+             elements(*rd_kafka_event_topic_partition_list(event)))
             if (code || each.err)
                 partitions_.commit_failed(place_of(each));
-            if (!failed)
-                failed = each.err;
-        }
     }
     if (failed == RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS)
         wait_for_the_group();

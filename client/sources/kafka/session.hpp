@@ -126,6 +126,7 @@ class Session {
     void commit_if_due();
     void wait_for_the_group();
     void commit(const std::vector<PlacedOffset>& offsets);
+    void commit_and_wait(const std::vector<PlacedOffset>& offsets) const;
     void committed(rd_kafka_event_t* event);
     void seek_if_asked();
     bool leave();

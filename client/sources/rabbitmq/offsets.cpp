@@ -23,13 +23,13 @@ void Offsets::move(Time to) {
     mark_ = {};
 }
 
-void Offsets::load(Time begin) {
-    move(begin);
+void Offsets::load(Time begin, Time now) {
+    move(std::min(begin, now));
     saved_at_ = begin;
 }
 
 void Offsets::begin(Time now) {
-    load(now);
+    load(now, now);
     is_time_saved_ = false;
 }
 

@@ -24,8 +24,9 @@ class Offsets {
     void load(std::int64_t position, Time saved_at, Mark mark = {});
     // Forgets the position until the next message is read, and begins at this time.
     void move(Time to);
-    // The same, with this time as the position that is saved.
-    void load(Time begin);
+    // The same, with this time as the position that is saved. A time to come was written before the
+    // clock was set back, and all messages until then would be skipped, so it begins now.
+    void load(Time begin, Time now);
     // The same, and the time is not saved yet: nothing was read before it.
     void begin(Time now);
     // Forgets all positions, because the stream was made again. Returns how many messages were read

@@ -27,8 +27,8 @@ static constexpr std::size_t max_unsent = 1024 * 1024;
 static constexpr const char* created_again =
     "; was it created again? inbox.reset_offset() sets where to begin";
 
-static Time wall_clock() {
-    return std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
+static Time time_of_day(const outbox::Clock& clock) {
+    return Time(std::chrono::microseconds(clock.unix_now()));
 }
 
 Worker::Worker(Setup setup)
@@ -96,11 +96,11 @@ void Worker::load_position(const LoadPositions& load) {
     if (saved.empty()) {
         begins_at_end_ = setup_.starts_at_end;
         if (begins_at_end_)
-            offsets_.begin(wall_clock());
+            offsets_.begin(time_of_day(clock_));
         return;
     }
     if (saved.front().message_id.empty()) {  // a time to begin at
-        offsets_.load(saved.front().published_at);
+        offsets_.load(saved.front().published_at, time_of_day(clock_));
         return;
     }
     const std::optional<std::int64_t> offset = outbox::parse_integer(saved.front().message_id);
@@ -466,7 +466,7 @@ bool Worker::enter(Message message, Micros now) {
     Delivery delivery = delivery_from(
         std::move(message), setup_.subscription,
         instance_ + '/' + std::to_string(claims_.channel()) + '/' + std::to_string(tag),
-        wall_clock(), setup_.counted_ids_are_unique);
+        time_of_day(clock_), setup_.counted_ids_are_unique);
     if (offset && !follows(*offset, stamp, delivery.event.id, now))
         return false;
     if (offset && !offsets_.read(*offset, delivery.published_at, delivery.event.id))

@@ -89,8 +89,7 @@ void Session::load(const Position& saved) {
 
 // Entries may have no time, or one before that of the last position, which would not be saved.
 Position Session::position_of(const Delivery& delivery) {
-    const Time now =
-        std::chrono::floor<std::chrono::microseconds>(std::chrono::system_clock::now());
+    const Time now(std::chrono::microseconds(clock_.unix_now()));
     const Time time = delivery.published_at == Time{} ? now : delivery.published_at;
     saved_at_ = std::max(time, saved_at_ + std::chrono::microseconds(1));
     return {source_, delivery.message_id, saved_at_, {}};

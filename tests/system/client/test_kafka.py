@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinks import servers
+from sinks.fault_proxy import OFFSET_COMMIT
 from sinks.kafka_server import USERS
 from waiting import wait_until
 
@@ -198,6 +199,34 @@ def test_the_end_of_a_topic_is_kept_over_a_restart(
     ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
     topic.flush()
     consume(**options)
+    target.wait_applied(ids)
+    topic.wait_settled()
+
+
+def test_the_end_of_a_topic_is_kept_before_a_process_has_it(
+    make_topic: MakeTopic, target: Target, consume: Consume
+) -> None:
+    """A process that is killed before the group has its end would begin at a later one, and skip events."""
+    topic = make_topic(1)
+    topic.send("before")
+    options = consumer_options(topic, kafka_start="latest")
+    has_it = f"has {topic.name}/0 from now on"
+    with topic.broker.proxy.watching(OFFSET_COMMIT):
+        topic.broker.proxy.lose_requests(1_000_000)
+        consumer = consume(**{**options, "kafka": f"127.0.0.1:{topic.broker.proxy.port}"})
+        wait_until(
+            consumer.log, lambda log: has_it in log or "the group does not confirm it" in log,
+            what="the process to begin, or to say that it cannot",
+        )  # fmt: skip
+        if has_it not in consumer.log():
+            topic.broker.proxy.forget_rules()
+            consumer.wait_logged(has_it)
+        consumer.kill()
+    ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
+    topic.flush()
+    again = consume(**options)
+    again.wait_logged(has_it)
+    assert "begins behind the last record" not in again.log()
     target.wait_applied(ids)
     topic.wait_settled()
 
@@ -462,7 +491,7 @@ def test_the_database_is_away_when_a_partition_comes(topic: KafkaSource, target:
     topic.flush()
     target.execute(f"ALTER ROLE {target.role} NOLOGIN")
     consumer = consume(**consumer_options(topic, kafka_offsets_in_database=1))
-    consumer.wait_logged("cannot load offsets")
+    consumer.wait_logged("cannot find where to begin")
     target.execute(f"ALTER ROLE {target.role} LOGIN")
     target.wait_applied(ids)
 
@@ -492,6 +521,37 @@ def test_going_back(topic: KafkaSource, target: Target, consume: Consume, offset
     assert sorted(int(n) for (n,) in target.execute("SELECT payload FROM applied")) == list(range(40, 60))
     topic.wait_committed(60)
     consumer.stop()
+
+
+def test_going_back_outlives_the_process(make_topic: MakeTopic, target: Target, consume: Consume) -> None:
+    """The reset is over only when the group has the offset."""
+    topic = make_topic(1)
+    options = consumer_options(topic, housekeeping_interval=200, max_attempts=100_000, retry_base=50, retry_max=50)
+    ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
+    topic.flush()
+    consumer = consume(**{**options, "kafka": f"127.0.0.1:{topic.broker.proxy.port}"})
+    target.wait_applied(ids)
+    topic.wait_committed(10)
+    is_over = "the offset was reset"
+    for event_id in ids:  # what comes again is not committed again
+        target.poison(event_id)
+    with topic.broker.proxy.watching(OFFSET_COMMIT):
+        topic.broker.proxy.lose_requests(1_000_000)
+        target.execute("SELECT inbox.forget('c', '-infinity', 'to be applied again')")
+        target.execute("SELECT inbox.reset_offset('c', %s, 'epoch', 'again')", (f"kafka://{topic.group}",))
+        wait_until(
+            consumer.log, lambda log: is_over in log or "the group does not confirm it" in log, timeout=120,
+            what="the reset to be carried out, or put off",
+        )  # fmt: skip
+        if is_over not in consumer.log():
+            topic.broker.proxy.forget_rules()
+            consumer.wait_logged(is_over)
+        consumer.kill()
+        assert topic.committed() == {0: 0}
+    target.cure()
+    consume(**options)
+    target.wait_applied(ids + ids)
+    topic.wait_settled()
 
 
 def test_going_back_takes_all_partitions(topic: KafkaSource, target: Target, consume: Consume) -> None:

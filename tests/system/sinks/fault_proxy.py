@@ -258,6 +258,7 @@ class TcpProxy:
 
 # Kinds of requests to Kafka.
 PRODUCE = b"\0\0"
+OFFSET_COMMIT = b"\0\x08"
 END_TXN = b"\0\x1a"
 
 

@@ -34,7 +34,8 @@ struct KafkaOptions {
     // has committed.
     bool offsets_in_database = false;
     // Where reading begins in a partition that has no offset: at its first record, or behind the
-    // last one that it has when this process gets it.
+    // last one that it has when this process gets it. That offset is committed before anything is
+    // read, so that a restart does not begin at a later one.
     enum class Start { earliest, latest };
     Start start = Start::earliest;
     // What is done if a topic was made again, or was cut back, since its position.

@@ -110,6 +110,16 @@ TEST_F(RabbitmqOffsets, TheBeginningIsSavedOnce) {
     EXPECT_GT(offsets_.moved_positions().front().published_at, at(7));
 }
 
+// All messages until then would be skipped.
+TEST_F(RabbitmqOffsets, AClockThatWentBackSinceTheBeginning) {
+    offsets_.load(at(100), at(40));
+    EXPECT_EQ(offsets_.time(), at(40));
+    EXPECT_TRUE(offsets_.read(3, at(41)));
+    EXPECT_GT(offsets_.positions({3}).front().published_at, at(100)) << "it would not be saved";
+    offsets_.load(at(30), at(40));
+    EXPECT_EQ(offsets_.time(), at(30));
+}
+
 TEST_F(RabbitmqOffsets, TimesOfPositionsGoForward) {
     offsets_.load(5, at(100));
     ASSERT_TRUE(offsets_.read(5, at(1)));
