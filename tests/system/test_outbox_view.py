@@ -479,7 +479,7 @@ CREATE TABLE outbox_events (
 );
 """
 
-# What publishers of applications do with a table: they claim rows, send them, and mark them.
+# Publishers of applications claim rows of a table, send them, and mark them.
 FORGOTTEN_PUBLISHERS = {
     "seed": (
         SEED_TABLE,

@@ -1,4 +1,4 @@
-"""What only Kafka has: groups, partitions, offsets in two places, transactions, headers of other producers."""
+"""Only Kafka has these: groups, partitions, offsets in two places, transactions, headers of other producers."""
 
 from __future__ import annotations
 

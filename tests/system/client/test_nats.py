@@ -1,4 +1,4 @@
-"""What only NATS has: confirmed acknowledgements, and consumers of a kind that cannot be used."""
+"""Only NATS has these: confirmed acknowledgements, and consumers of a kind that cannot be used."""
 
 from __future__ import annotations
 

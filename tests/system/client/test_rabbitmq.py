@@ -1,4 +1,4 @@
-"""What only RabbitMQ has: values of AMQP, limits, one active consumer, streams."""
+"""Only RabbitMQ has these: values of AMQP, limits, one active consumer, streams."""
 
 from __future__ import annotations
 

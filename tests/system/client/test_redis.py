@@ -1,4 +1,4 @@
-"""What only Redis has: groups that go, entries that are deleted or too large, Sentinel, clusters."""
+"""Only Redis has these: groups that go, entries that are deleted or too large, Sentinel, clusters."""
 
 from __future__ import annotations
 
