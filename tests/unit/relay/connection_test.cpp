@@ -88,8 +88,15 @@ TEST_F(ConnectionTest, BehindAPoolerEachTransactionHasItsSettings) {
                         HasSubstr("set_config('statement_timeout', $1, true)"), "SELECT 1"));
 }
 
-TEST_F(ConnectionTest, ASessionWithoutItsSettingsIsNotUsed) {
+TEST_F(ConnectionTest, ASessionWhoseSettingsAreCancelledIsBegunAgain) {
     server_.on("pg_backend_pid", ScriptedPostgresql::error("57014"), 1);
+    connect();
+    EXPECT_EQ(counts_.connects, 1U);
+    EXPECT_EQ(owner_.losses, 0);
+}
+
+TEST_F(ConnectionTest, ASessionWithoutItsSettingsIsNotUsed) {
+    server_.on("pg_backend_pid", ScriptedPostgresql::error("42501"), 1);
     connection_.open();
     wait_until([&] { return owner_.losses == 1; });
     connect();
