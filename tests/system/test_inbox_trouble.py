@@ -295,7 +295,7 @@ def test_a_consumer_without_processor_is_reported(consumer: Consumer) -> None:
     assert consumer.findings() == []
     wait_until(lambda: consumer.findings("1 ms"), lambda seen: seen == [("failing", 'consumer "c"', "messages for nobody")],
                what="a report of messages for nobody")  # fmt: skip
-    consumer.execute("UPDATE inbox.consumer SET role = 'nobody', subscriptions = 1")  # no processor starts for it
+    consumer.execute("UPDATE inbox.consumer SET role = 'pg_monitor', subscriptions = 1")  # it may not log in
     assert consumer.findings() == [("failing", 'consumer "c"', "no processor")]
 
 

@@ -117,7 +117,7 @@ class World:
             f"GRANT SELECT ON outbox.event_progress TO {shop}"
         )  # the view shows the log with its rights
         self.database.execute(
-            "SELECT outbox.create_outbox_view('shop.outbox', 'seed', 'text/plain', 'shop.{aggregate_type}')"
+            "SELECT outbox.create_outbox_view('shop.outbox', 'seed', 'text/plain', 'shop.{aggregate_type}', 'all')"
         )
         self.database.execute(f"ALTER VIEW shop.outbox OWNER TO {shop}")
 

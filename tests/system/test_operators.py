@@ -215,7 +215,7 @@ def test_a_worker_takes_its_destination_again_when_its_token_is_gone(db: Databas
     first = db.value(token)
     db.execute("TRUNCATE outbox.relay_lease")
     db.enqueue("a", first=2)
-    wait_until(lambda: db.value(token), lambda lease: lease == first + 1, what="another token")
+    wait_until(lambda: db.value(token), lambda lease: lease not in (None, first), what="another token")
     db.wait_settled()
     assert set(receiver.versions("a")) == {1, 2}
 
