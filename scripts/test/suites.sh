@@ -60,6 +60,8 @@ run_sanitized() { build_and_run_units sanitized "$build-sanitized" sanitized; }
 
 # The client under ThreadSanitizer: its unit tests, and the system tests of the consumer and of its sources.
 # A report ends the process, so its test fails. gRPC itself is not instrumented.
+# Without Kafka: librdkafka begins its threads by thrd_create(), of which ThreadSanitizer hears nothing. Code of ours in
+# such a thread crashes the program.
 run_threads() {
     local threads=$build-threads tests=$repository/tests/system/client
     build_tests # the part for the server
@@ -68,7 +70,7 @@ run_threads() {
     run_ctest "$threads" threads
     OUTBOX_CLIENT_BUILD=$threads TSAN_OPTIONS="halt_on_error=1 suppressions=$repository/tests/thread_suppressions" \
         run_pytest threads-system --dist loadfile "$tests"/test_{consumer,trouble,pull_source,sqs,pubsub_source}.py \
-        "$tests/test_source_conformance.py" -k 'not conformance or pull or sqs'
+        "$tests/test_source_conformance.py" -k 'not kafka and (not conformance or pull or sqs)'
 }
 
 run_regress() { # run_regress [OPTION]: of run.sh
