@@ -8,14 +8,9 @@
 #include <utility>
 #include <vector>
 
-namespace {
+#include "statements.hpp"
 
-std::string_view trimmed(std::string_view text) {
-    const std::size_t begin = text.find_first_not_of(' ');
-    if (begin == std::string_view::npos)
-        return {};
-    return text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
-}
+namespace {
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
     std::vector<std::string_view> parts;

@@ -21,14 +21,6 @@ namespace {
 
 constexpr std::string_view create_function = "CREATE FUNCTION ";
 
-std::string_view trimmed(std::string_view text) {
-    while (!text.empty() && is_space(text.front()))
-        text.remove_prefix(1);
-    while (!text.empty() && is_space(text.back()))
-        text.remove_suffix(1);
-    return text;
-}
-
 // Returns the first paragraph of the comment that ends right above a statement, as one line. An empty
 // line ends a comment, and `--` alone a paragraph.
 std::string paragraph_above(std::string_view comment) {

@@ -9,6 +9,14 @@ inline bool is_space(char c) {
     return std::isspace(static_cast<unsigned char>(c)) != 0;
 }
 
+inline std::string_view trimmed(std::string_view text) {
+    while (!text.empty() && is_space(text.front()))
+        text.remove_prefix(1);
+    while (!text.empty() && is_space(text.back()))
+        text.remove_suffix(1);
+    return text;
+}
+
 inline bool is_part_of_word(char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }

@@ -320,7 +320,7 @@ BEGIN
     -- The owner of the table may have dropped its constraints.
     SELECT v.name INTO missing
       FROM outbox.cursor AS c
-     CROSS JOIN LATERAL (VALUES ('lease', c.lease IS NULL), ('done', c.done IS NULL), ('position', c.position IS NULL),
+     CROSS JOIN LATERAL (VALUES ('done', c.done IS NULL), ('position', c.position IS NULL),
                                 ('system_identifier', c.system_identifier IS NULL), ('paused', c.paused IS NULL),
                                 ('resumed', c.resumed IS NULL)) AS v(name, is_missing)
      WHERE c.number = next_lease.number AND v.is_missing

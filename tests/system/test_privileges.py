@@ -143,7 +143,7 @@ def test_every_line_of_the_table_is_complete() -> None:
         *rights,
         "outbox fetch default",
     }
-    # What is public has a right, or is for owners on purpose.
+    # Each public object has a right, or is for owners on purpose.
     assert [o.name for o in objects if o.is_function and not o.is_internal and not o.rights] == []
     assert [o.name for o in objects if o.is_internal and o.is_granted != (o.why != "")] == []
     assert [

@@ -16,7 +16,7 @@ from sinks.kafka_server import USERS
 from waiting import wait_until
 
 from .conftest import Consume, MakeSource
-from .consumer import Target
+from .consumer import Consumer, Target
 from .kafka_source import KafkaSource
 from .source import Reader
 
@@ -87,6 +87,17 @@ def wait_applied(target: Target, more: int) -> None:
 # -------------------------------------------------------------------------------------------------
 # Records
 # -------------------------------------------------------------------------------------------------
+
+
+def wait_confirmed(topic: KafkaSource, consumer: Consumer, done: str, timeout: float = 180.0) -> None:
+    """Waits until the consumer logs that it has done this. What the group must confirm for it is lost on the way."""
+    wait_until(
+        consumer.log, lambda log: done in log or "the group does not confirm it" in log, timeout=timeout,
+        what=f"the consumer to say {done!r}, or that it cannot",
+    )  # fmt: skip
+    if done not in consumer.log():
+        topic.broker.proxy.forget_rules()
+        consumer.wait_logged(done)
 
 
 def test_records_of_any_producer(topic: KafkaSource) -> None:
@@ -214,13 +225,7 @@ def test_the_end_of_a_topic_is_kept_before_a_process_has_it(
     with topic.broker.proxy.watching(OFFSET_COMMIT):
         topic.broker.proxy.lose_requests(1_000_000)
         consumer = consume(**{**options, "kafka": f"127.0.0.1:{topic.broker.proxy.port}"})
-        wait_until(
-            consumer.log, lambda log: has_it in log or "the group does not confirm it" in log,
-            what="the process to begin, or to say that it cannot",
-        )  # fmt: skip
-        if has_it not in consumer.log():
-            topic.broker.proxy.forget_rules()
-            consumer.wait_logged(has_it)
+        wait_confirmed(topic, consumer, has_it)
         consumer.kill()
     ids = [topic.send_event(f"k{n}", 1) for n in range(10)]
     topic.flush()
@@ -539,13 +544,7 @@ def test_going_back_outlives_the_process(make_topic: MakeTopic, target: Target, 
         topic.broker.proxy.lose_requests(1_000_000)
         target.execute("SELECT inbox.forget('c', '-infinity', 'to be applied again')")
         target.execute("SELECT inbox.reset_offset('c', %s, 'epoch', 'again')", (f"kafka://{topic.group}",))
-        wait_until(
-            consumer.log, lambda log: is_over in log or "the group does not confirm it" in log, timeout=120,
-            what="the reset to be carried out, or put off",
-        )  # fmt: skip
-        if is_over not in consumer.log():
-            topic.broker.proxy.forget_rules()
-            consumer.wait_logged(is_over)
+        wait_confirmed(topic, consumer, is_over, timeout=120)
         consumer.kill()
         assert topic.committed() == {0: 0}
     target.cure()
