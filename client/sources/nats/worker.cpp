@@ -128,12 +128,8 @@ Micros Worker::work(Micros now) {
     take_arrived(now);
     if (phase_ == Phase::closing) {
         claims_.give_back_all();
-        // The server would send what is given back to a waiting pull. Pulls end with the
-        // connection.
-        if (!pulls_.empty()) {
-            disconnect(now);
-            connect_at_ = now;
-        }
+        if (!pulls_.empty())
+            end_pulls(now);
     }
     if (stage_ != Stage::disconnected &&
         connection_->state() == outbox::NatsConnection::State::closed)
@@ -175,19 +171,36 @@ void Worker::connect(Micros now) {
     connection_->open(inbox_.subscription());
 }
 
-// Acknowledgements without an answer are sent again over the next connection.
 void Worker::disconnect(Micros now) {
     connection_->close();
     stage_ = Stage::disconnected;
     answer_due_ = outbox::never;
     consumer_answer_.reset();
+    forget_requests();
+    connect_at_ = now + pauses_.next();
+}
+
+// What has no answer is sent again.
+void Worker::forget_requests() {
     pulls_.clear();
     std::vector<Claims::Command> unanswered;
     for (auto& [request, confirmation] : confirmations_)
         unanswered.push_back(std::move(confirmation.command));
     confirmations_.clear();
     claims_.again(std::move(unanswered));
-    connect_at_ = now + pauses_.next();
+}
+
+// The server would send what is given back to a waiting pull. It forgets pulls when nobody
+// subscribes to their answers, and it takes commands in order. (If the connection ended instead, it
+// could take them over the next one first.)
+void Worker::end_pulls(Micros now) {
+    forget_requests();
+    connection_->output() += inbox_.end();
+    inbox_ = outbox::NatsInbox(setup_.inbox_prefix);
+    connection_->output() += inbox_.subscription();
+    // Acknowledgements before had no confirmation. The answer says that they have been read.
+    const std::uint64_t request = publish(consumer_info(), "", true);
+    confirmations_[request] = {{consumer_info(), "", true}, now + setup_.request_timeout};
 }
 
 void Worker::lost(std::string why, bool is_refusal, Micros now) {
@@ -211,11 +224,14 @@ void Worker::give_up(std::string message, bool transient) {
 // The consumer of the stream
 // ---------------------------------------------------------------------------------------------
 
+std::string Worker::consumer_info() const {
+    return "$JS.API.CONSUMER.INFO." + setup_.stream + '.' + setup_.consumer;
+}
+
 void Worker::ask_for_consumer(Micros now) {
     stage_ = Stage::asking;
     consumer_answer_.reset();
-    consumer_request_ =
-        publish("$JS.API.CONSUMER.INFO." + setup_.stream + '.' + setup_.consumer, "", true);
+    consumer_request_ = publish(consumer_info(), "", true);
     connection_->flush();
     answer_due_ = now + setup_.request_timeout;
 }

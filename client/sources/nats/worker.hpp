@@ -15,7 +15,7 @@
 //
 // Claims do not depend on a connection: when it is lost, commands that have no answer are sent over
 // the next one, and messages on their way come again after the consumer's ack_wait. At the end the
-// thread ends its pulls by a new connection, gives everything back, and waits for confirmations.
+// thread ends its pulls by another inbox, gives everything back, and waits for confirmations.
 #pragma once
 
 #include <cstdint>
@@ -91,6 +91,9 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     void connect(outbox::Micros now);
     void lost(std::string why, bool is_refusal, outbox::Micros now);
     void disconnect(outbox::Micros now);
+    void forget_requests();
+    void end_pulls(outbox::Micros now);
+    std::string consumer_info() const;  // the subject that asks for it
     void ask_for_consumer(outbox::Micros now);
     void take_consumer(const std::string& answer, bool no_responders, outbox::Micros now);
     bool take_incarnation(const std::string& created, outbox::Micros now);
@@ -109,7 +112,6 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
     void give_up(std::string message, bool transient);
 
     const Setup setup_;
-    const outbox::NatsInbox inbox_;
 
     // These are guarded by the mutex.
     Claims claims_;
@@ -121,6 +123,7 @@ class Worker : public worker::SourceThread, outbox::NatsListener {
 
     // These belong to the thread.
     std::optional<outbox::NatsConnection> connection_;
+    outbox::NatsInbox inbox_;
     Stage stage_ = Stage::disconnected;
     bool has_worked_ = false;
     int refusals_ = 0;  // in a row

@@ -26,6 +26,10 @@ std::string NatsInbox::subscription() const {
     return "SUB " + prefix_ + "* " + std::to_string(id) + "\r\n";
 }
 
+std::string NatsInbox::end() {
+    return "UNSUB " + std::to_string(id) + "\r\n";
+}
+
 void NatsInbox::append_reply(std::string& out, std::uint64_t request) const {
     char digits[20];
     const auto [end, error] = std::to_chars(digits, digits + sizeof digits, request, 36);

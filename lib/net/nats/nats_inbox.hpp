@@ -16,6 +16,8 @@ class NatsInbox {
 
     // The command that subscribes to all of them.
     std::string subscription() const;
+    // The command that ends that.
+    static std::string end();
     void append_reply(std::string& out, std::uint64_t request) const;
     // Returns the request that a message answers, or std::nullopt if it answers none.
     std::optional<std::uint64_t> request_of(const NatsInput& message) const noexcept;

@@ -20,7 +20,6 @@ class NatsSource(Source):
     kind = "nats"
     server = "nats_server"
     cannot = {
-        "close": "what is given back may go to a request that has ended, until ack_wait; see test_nats.py",
         "logins": "the server asks for none",
     }
     most_held = 30  # handed out, waiting, and on their way

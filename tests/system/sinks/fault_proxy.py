@@ -156,6 +156,7 @@ class TcpProxy:
         self._requests_to_lose = 0
         self._answers_to_lose = 0
         self._gate: Gate | None = None
+        self._end_gate: Gate | None = None
         self._sockets: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.port = port or free_port()  # it may listen again later
@@ -177,9 +178,14 @@ class TcpProxy:
         self._gate = Gate()
         return self._gate
 
+    def hold_ends(self) -> Gate:
+        """Until the gate is opened, neither side learns that the other one has ended a connection."""
+        self._end_gate = Gate()
+        return self._end_gate
+
     def forget_rules(self) -> None:
         self._requests_to_lose = self._answers_to_lose = 0
-        self._gate = None
+        self._gate = self._end_gate = None
 
     def refuse_connections(self) -> None:
         if self._listener is not None:
@@ -230,6 +236,8 @@ class TcpProxy:
             while (data := self._read(source)) and not loses(data):
                 if not sent(target, data):
                     return  # the other direction passes on why the target has ended, and then its end
+        if self._end_gate is not None:
+            self._end_gate.hold_thread()
         for sock in (source, target):
             abort(sock)
             self._sockets.discard(sock)
