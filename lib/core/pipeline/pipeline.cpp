@@ -111,6 +111,7 @@ void Pipeline::take_in(TrackedBlock& block) {
     if (--block.in_use == 0)
         recycle(&block);
     line_memory_.set(line_bytes());
+    stepped_at_ = -1;
 }
 
 // Retries wait for their key even if the sink is ordered: the next retry of a key must not be sent
@@ -367,6 +368,8 @@ void Pipeline::step() {
 }
 
 void Pipeline::pause(bool paused) noexcept {
+    if (paused_ && !paused)
+        stepped_at_ = -1;
     paused_ = paused;
     if (Endpoints* endpoints = sink_->endpoints())
         endpoints->pause(paused);

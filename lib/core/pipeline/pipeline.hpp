@@ -152,7 +152,10 @@ class Pipeline {
     void admit(EventBlock* block);
     // `last_position` is the position up to which events were read, also if they were not admitted
     // because they are for other destinations.
-    void close_window(std::int64_t last_position = 0) { ledger_.close(last_position); }
+    void close_window(std::int64_t last_position = 0) {
+        ledger_.close(last_position);
+        stepped_at_ = -1;
+    }
 
     // Events in trouble. A key is held while outbox.delivery has an event of it that must go first.
     // Events of the log with a held key are parked.
@@ -390,7 +393,7 @@ class Pipeline {
     bool recovered_ = false;
     unsigned lost_connections_ = 0;  // in a row
     unsigned lanes_lost_ = 0;        // in a row
-    Micros stepped_at_ = 0;
+    Micros stepped_at_ = -1;  // -1: since the last step something has come that may be sent
     Micros next_room_at_ = 0;
     std::string last_error_;
 };

@@ -495,6 +495,7 @@ TEST_F(PipelineTrouble, APauseLetsRequestsInFlightEndAndSendsNothingMore) {
     EXPECT_FALSE(pipeline->wants_retries());
     EXPECT_EQ(pipeline->deadline(), never);
     pipeline->pause(false);
+    EXPECT_LE(pipeline->deadline(), clock.now());
     step();
     EXPECT_EQ(sink->in_flight(), (Batches{{2}}));
 }

@@ -216,6 +216,27 @@ TEST_F(RelayTest, WhileReadingIsUnderWayOtherTasksGoOn) {
     EXPECT_EQ(home.sink->in_flight(), (std::vector<Positions>{{2}}));
 }
 
+// Nothing else would trigger it: there is no room to look for more, and nothing is in flight.
+TEST_F(RelayTest, WhatIsReadBesideAnotherTaskIsSent) {
+    settle_down();
+    commit({"a"});
+    settle_down();
+    home.sink->confirm(1);
+    home.clock.advance(seconds(1));
+    ASSERT_EQ(home.relay->next(true), Wish::read);
+    home.relay->reading();
+    ASSERT_EQ(home.relay->next(false), Wish::save);
+
+    home.relay->window_found(home.log.snapshot(), true);
+    for (std::int64_t position = 2; position <= 101; position++)
+        append(home.relay->block(), {.position = position});
+    home.relay->block_read(true, 101);
+    ASSERT_FALSE(home.relay->pipeline().has_room());
+    home.relay->saved();
+    settle_down();
+    EXPECT_THAT(home.sink->in_flight(), testing::SizeIs(single_events.max_batches));
+}
+
 TEST_F(RelayTest, AHomeThatStandsByLooksAfterACommitOnly) {
     settle_down();
     home.relay->stand_by();
