@@ -393,7 +393,7 @@ class Pipeline {
     bool recovered_ = false;
     unsigned lost_connections_ = 0;  // in a row
     unsigned lanes_lost_ = 0;        // in a row
-    Micros stepped_at_ = -1;  // -1: since the last step something has come that may be sent
+    Micros stepped_at_ = -1;         // -1: since the last step something has come that may be sent
     Micros next_room_at_ = 0;
     std::string last_error_;
 };
