@@ -22,6 +22,9 @@ from .peers.attack import assert_harmless, peak
 from .peers.peer import Mode, Peer
 
 MOST_MEMORY = 400 << 20  # a source takes messages of up to 64 MiB, and keeps two of them
+# The library holds 500,000 partitions several times before the source sees them and gives up: 410 MiB were measured,
+# and 1,070 after some attempts.
+MORE_MEMORY = {"an assignment of many topics": 1500 << 20}
 MOST_LOG = 100_000
 MOST_SENT = 150 << 20  # a flood has shown what it can do
 MOST_ROUNDS, MOST_QUIET_ROUNDS = 200, 30
@@ -129,7 +132,7 @@ def test_hostile_brokers_stay_within_limits(
         memory = peak(reader.process.pid)
         watch = Stopwatch()
         reader.close(1)
-    assert memory < MOST_MEMORY, f"{memory >> 20} MiB"
+    assert memory < MORE_MEMORY.get(mode, MOST_MEMORY), f"{memory >> 20} MiB"
     assert watch.seconds < 1 + SECOND
     assert len(said) < MOST_LOG, said[:2000]
     assert_harmless(said, mode)
