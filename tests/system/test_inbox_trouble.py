@@ -199,7 +199,7 @@ def test_a_handler_can_say_that_no_attempt_will_help(served: Consumer) -> None:
 def test_trouble_of_the_server_makes_no_dead_letter(served: Consumer, sqlstate: str) -> None:
     """A disk that was full for ten minutes made dead letters of all messages of that time."""
     served.execute(f"""
-        CREATE TABLE public.trouble (sqlstate text);
+        CREATE TABLE public.trouble (sqlstate text PRIMARY KEY);
         INSERT INTO public.trouble VALUES ('{sqlstate}');
         CREATE FUNCTION public.handle_in_trouble(event inbox.message) RETURNS void LANGUAGE plpgsql AS $$
         DECLARE state text := (SELECT sqlstate FROM public.trouble);
