@@ -69,7 +69,9 @@ class Questions {
         std::unique_ptr<const rd_kafka_metadata_t, decltype(&rd_kafka_metadata_destroy)>;
 
     static constexpr std::size_t max_errors = 1'000;
-    static constexpr int at_a_time = 200;  // milliseconds; then it looks for errors
+    // Milliseconds; then it looks for errors. A question without an answer ends its connection, so
+    // the next one waits longer: a busy server takes its time.
+    static constexpr int at_a_time = 200;
 
     void ask() {
         TokenLogin login(options_, clock_);
@@ -83,9 +85,7 @@ class Questions {
         }
         const Metadata cluster = metadata(client, nullptr, options_.limits.connect);
         if (cluster == nullptr) {
-            findings.push_back(
-                {subject_, false,
-                 error_.empty() ? no_connection_within(options_.limits.connect) : error_});
+            tell_no_answer();
             return;
         }
         findings.push_back({"connection", true,
@@ -107,6 +107,39 @@ class Questions {
         if (!options_.schemas.registry.empty() && options_.schemas.subject.empty())
             for (const std::string& topic : topics_)
                 findings.push_back(schema_of(topic));
+    }
+
+    void tell_no_answer() {
+        const auto advertised = std::find_if(errors_.rbegin(), errors_.rend(),
+                                             [](const auto& error) { return broker_in(error); });
+        if (advertised == errors_.rend()) {
+            findings.push_back(
+                {subject_, false,
+                 error_.empty() ? no_connection_within(options_.limits.connect) : error_});
+            return;
+        }
+        const Advertised broker = *broker_in(*advertised);
+        findings.push_back({"connection", true, "the cluster has named its brokers"});
+        findings.push_back({"broker " + broker.id, false,
+                            "it advertises " + broker.address + ": " + *advertised});
+    }
+
+    struct Advertised {
+        std::string id, address;
+    };
+
+    // Errors begin with the protocol, the address, and the number of the broker, or "bootstrap" for
+    // an address of the URL. Where brokers have been named before the first question is asked,
+    // newer versions of the library ask only them.
+    static std::optional<Advertised> broker_in(std::string_view error) {
+        std::string_view name = error.substr(0, error.find(": "));
+        if (const std::size_t protocol = name.find("://"); protocol != name.npos)
+            name.remove_prefix(protocol + 3);
+        const std::size_t slash = name.rfind('/');
+        if (slash == name.npos || slash + 1 == name.size() ||
+            name.find_first_not_of("0123456789", slash + 1) != name.npos)
+            return std::nullopt;
+        return Advertised{std::string(name.substr(slash + 1)), std::string(name.substr(0, slash))};
     }
 
     Finding schema_of(const std::string& topic) {
@@ -243,9 +276,11 @@ class Questions {
     Metadata metadata(KafkaClient& client, rd_kafka_topic_t* topic, Micros limit) {
         const Micros give_up = clock_.now() + limit;
         const rd_kafka_metadata_t* answer = nullptr;
-        while (answer == nullptr) {
+        for (int wait = at_a_time; answer == nullptr; wait *= 2) {
+            const Micros left = std::max<Micros>(give_up - clock_.now(), milliseconds(at_a_time));
             const rd_kafka_resp_err_t error =
-                rd_kafka_metadata(client.get(), 0, topic, &answer, at_a_time);
+                rd_kafka_metadata(client.get(), 0, topic, &answer,
+                                  static_cast<int>(std::min<Micros>(wait, left / 1000)));
             const bool is_final =
                 error != RD_KAFKA_RESP_ERR__TIMED_OUT && error != RD_KAFKA_RESP_ERR__TRANSPORT;
             if (error != RD_KAFKA_RESP_ERR_NO_ERROR && is_final && error_.empty())

@@ -494,6 +494,17 @@ TEST_F(KafkaSink, TheCheckLooksAtTheClusterAndAtTopics) {
     EXPECT_FALSE(findings[4].ok);
 }
 
+TEST_F(KafkaSink, TheCheckWaitsForASlowCluster) {
+    cluster_.add_topic("video.events");
+    for (int broker = 1; broker <= 3; broker++)
+        rd_kafka_mock_broker_set_rtt(cluster_.get(), broker, 700);
+    create({{"connect_timeout", "60s"}});
+    const std::vector<Finding> findings = check({"video.events"});
+    ASSERT_EQ(findings.size(), 3u) << findings[0].detail;
+    for (const Finding& finding : findings)
+        EXPECT_TRUE(finding.ok) << finding.subject << ": " << finding.detail;
+}
+
 // The cluster says that its brokers are at 127.0.0.1, which may not be connected to.
 TEST_F(KafkaSink, TheCheckConnectsWhereBrokersSayThatTheyAre) {
     cluster_.add_topic("video.events");
