@@ -139,8 +139,9 @@ static void want_backfills() {
 static bool may_deliver() {
     static char logged[256] = "";
     SPI_connect();
-    const int code =
-        SPI_execute("SELECT outbox_internal.recognize(outbox_internal.own_identity())", false, 0);
+    const int code = SPI_execute(
+        "SELECT outbox_internal.recognize(outbox_internal.own_identity(), external => false)",
+        false, 0);
     if (code != SPI_OK_SELECT)
         elog(ERROR, "could not look for the installation: %s", SPI_result_code_string(code));
     check_result_row("recognize", {TEXTOID});

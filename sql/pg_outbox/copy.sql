@@ -3,7 +3,9 @@
 --
 --   the identity    that the server has outside its data directory, in outbox.identity_file, or that
 --                   outbox-relay has in its configuration, is another one, or there is none. This is how a
---                   base backup or a snapshot is known. The first relay that has an identity enters it.
+--                   base backup or a snapshot is known. The first one that has an identity enters it, the
+--                   server for what it delivers itself, and a relay for what relays outside deliver: a
+--                   role that may relay must not be able to stop the server.
 --   the cluster     is another one: a dump was restored in it, which adds the row of the old one
 --   a subscription  of logical replication brings the rows of the log, and its publisher delivers them
 --
@@ -12,32 +14,34 @@
 
 CREATE TABLE outbox.installation (
     identity          text,
+    relay_identity    text,
     system_identifier bigint NOT NULL,
     log               oid    NOT NULL,
     inserted_by       xid    NOT NULL
 );
 COMMENT ON TABLE outbox.installation IS 'the installation that delivers the events of this log; a copy is not that one. A restored dump adds a row';
-COMMENT ON COLUMN outbox.installation.identity IS 'its identity outside the database; null if it has none';
+COMMENT ON COLUMN outbox.installation.identity IS 'identity of its server, from outside the database; null if it has none';
+COMMENT ON COLUMN outbox.installation.relay_identity IS 'identity of its relays outside the server; null if they have none';
 COMMENT ON COLUMN outbox.installation.system_identifier IS 'its cluster; another one after pg_upgrade';
 COMMENT ON COLUMN outbox.installation.log IS 'OID of outbox.event, which pg_upgrade keeps';
 COMMENT ON COLUMN outbox.installation.inserted_by IS 'transaction that wrote the row, which pg_upgrade keeps as well';
 
 -- Makes this installation the one that delivers.
-CREATE FUNCTION outbox_internal.set_installation(identity text)
+CREATE FUNCTION outbox_internal.set_installation(identity text, relay_identity text)
 RETURNS void
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     DELETE FROM outbox.installation;
-    INSERT INTO outbox.installation (identity, system_identifier, log, inserted_by)
-    SELECT $1, c.system_identifier, 'outbox.event'::regclass, '0' FROM pg_control_system() AS c;
+    INSERT INTO outbox.installation (identity, relay_identity, system_identifier, log, inserted_by)
+    SELECT $1, $2, c.system_identifier, 'outbox.event'::regclass, '0' FROM pg_control_system() AS c;
     UPDATE outbox.installation AS i SET inserted_by = i.xmin; -- of a subtransaction, if this is one
 END;
-COMMENT ON FUNCTION outbox_internal.set_installation(text) IS 'makes this installation the one that delivers';
+COMMENT ON FUNCTION outbox_internal.set_installation(text, text) IS 'makes this installation the one that delivers';
 DO $$
 BEGIN
     ALTER TABLE outbox.installation REPLICA IDENTITY FULL; -- all others get one later, before they are changed
-    PERFORM outbox_internal.set_installation(NULL);
+    PERFORM outbox_internal.set_installation(NULL, NULL);
 END $$;
 
 -- Returns the name of a subscription that brings rows of this log; NULL if there is none. Each fetch asks, so
@@ -55,9 +59,9 @@ BEGIN
              WHERE c.relnamespace = 'outbox'::regnamespace);
 END $$;
 
--- Returns what this database is a copy of, for one that would send with this identity; NULL if it may send.
--- The identity is empty where there is none, and NULL where it is not known.
-CREATE FUNCTION outbox_internal.copy_of(identity text)
+-- Returns what this database is a copy of, for one that would send with this identity, inside or outside the
+-- server; NULL if it may send. The identity is empty where there is none, and NULL where it is not known.
+CREATE FUNCTION outbox_internal.copy_of(identity text, external boolean)
 RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -68,28 +72,33 @@ BEGIN
     IF subscription IS NOT NULL THEN
         RETURN format('copy by subscription "%s"', subscription);
     END IF;
-    RETURN (SELECT min(coalesce('copy of "' || i.identity || '"', 'copy of cluster ' || i.system_identifier))
+    RETURN (SELECT min(coalesce('copy of "' || o.identity || '"', 'copy of cluster ' || i.system_identifier))
               FROM outbox.installation AS i
+             CROSS JOIN LATERAL (SELECT CASE WHEN $2 THEN i.relay_identity ELSE i.identity END AS identity) AS o
              CROSS JOIN pg_control_system() AS c
-             WHERE i.identity <> $1
+             WHERE o.identity <> $1
                 OR i.system_identifier <> c.system_identifier AND (i.log <> 'outbox.event'::regclass OR i.inserted_by <> i.xmin));
 END $$;
 
 -- Does the same for a relay or keeper that begins to work. The first one that has an identity enters it.
-CREATE FUNCTION outbox_internal.recognize(identity text)
+CREATE FUNCTION outbox_internal.recognize(identity text, external boolean)
 RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    entered outbox.installation;
 BEGIN
-    IF identity <> '' AND NOT EXISTS (SELECT FROM outbox.installation AS i WHERE i.identity IS NOT NULL) THEN
+    IF identity <> '' AND NOT EXISTS (SELECT FROM outbox.installation AS i
+                                       WHERE CASE WHEN external THEN i.relay_identity ELSE i.identity END IS NOT NULL) THEN
         LOCK TABLE outbox.installation IN SHARE ROW EXCLUSIVE MODE;
-        IF outbox_internal.copy_of(identity) IS NULL
-           AND NOT EXISTS (SELECT FROM outbox.installation AS i WHERE i.identity IS NOT NULL) THEN
-            PERFORM outbox_internal.set_installation(identity);
+        SELECT max(i.identity), max(i.relay_identity) INTO entered.identity, entered.relay_identity FROM outbox.installation AS i;
+        IF outbox_internal.copy_of(identity, external) IS NULL THEN
+            PERFORM outbox_internal.set_installation(CASE WHEN external THEN entered.identity ELSE coalesce(entered.identity, $1) END,
+                                                     CASE WHEN external THEN coalesce(entered.relay_identity, $1) ELSE entered.relay_identity END);
         END IF;
     END IF;
-    RETURN outbox_internal.copy_of(identity);
+    RETURN outbox_internal.copy_of(identity, external);
 END $$;
 
 -- Keeps rows out that logical replication brings and that are about the publisher only: where its log
@@ -119,7 +128,7 @@ END
 $$;
 
 -- Makes this database the one that delivers its events. A copy delivers nothing before that. The
--- identity is that of the server now; without one the next outbox-relay that has one enters its own.
+-- identity is that of the server now; the next outbox-relay that has one enters its own.
 -- Errors: 55000 a subscription brings rows of the log.
 CREATE FUNCTION outbox.claim_identity(why text DEFAULT NULL, caller outbox_internal.caller DEFAULT CURRENT_USER)
 RETURNS void
@@ -133,7 +142,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   DETAIL = 'Its publisher delivers them.', HINT = 'Use DROP SUBSCRIPTION first.';
     END IF;
-    PERFORM outbox_internal.set_installation(nullif(outbox_internal.own_identity(), ''));
+    PERFORM outbox_internal.set_installation(nullif(outbox_internal.own_identity(), ''), NULL);
     INSERT INTO outbox.operation (requested_by, destination, action, why)
     VALUES (caller, '*', 'claim identity', nullif(why, ''));
     PERFORM outbox_internal.wake_for_backfill();

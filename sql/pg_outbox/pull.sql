@@ -677,7 +677,7 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    IF outbox_internal.copy_of(outbox_internal.own_identity()) IS NOT NULL THEN
+    IF outbox_internal.copy_of(outbox_internal.own_identity(), external => false) IS NOT NULL THEN
         RETURN;
     ELSIF NOT outbox_internal.share_cursor(destination) THEN
         PERFORM outbox_internal.make_cursor(destination, server);

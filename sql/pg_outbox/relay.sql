@@ -219,7 +219,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM outbox.relay AS r WHERE r.id = relay_beat.id) THEN
         PERFORM outbox_internal.make_room_for_relay();
     END IF;
-    copy := outbox_internal.recognize(sender);
+    copy := outbox_internal.recognize(sender, external => true);
     INSERT INTO outbox.relay AS r (id, name, version, direct, leased_until, leased_at, identity)
     VALUES (relay_beat.id, left(relay_beat.name, 1000), left(relay_beat.version, 1000), relay_beat.direct, now + lease, now, sender)
         ON CONFLICT ON CONSTRAINT relay_pkey DO UPDATE
@@ -359,7 +359,7 @@ DECLARE
     ours   boolean;
 BEGIN
     IF NOT outbox_internal.is_at_home() -- outbox_internal.maintain() comes first
-       OR outbox_internal.copy_of((SELECT coalesce(r.identity, '') FROM outbox.relay AS r WHERE r.id = relay_take.id)) IS NOT NULL THEN
+       OR outbox_internal.copy_of((SELECT coalesce(r.identity, '') FROM outbox.relay AS r WHERE r.id = relay_take.id), external => true) IS NOT NULL THEN
         RETURN;
     END IF;
     BEGIN

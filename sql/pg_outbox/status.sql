@@ -5,9 +5,10 @@ RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT CASE WHEN NOT external OR count(*) = 0 THEN outbox_internal.copy_of(outbox_internal.own_identity())
+    SELECT CASE WHEN NOT external THEN outbox_internal.copy_of(outbox_internal.own_identity(), external)
+                WHEN count(*) = 0 THEN outbox_internal.copy_of(nullif(outbox_internal.own_identity(), ''), external)
                 WHEN count(r.copy) = count(*) THEN min(r.copy) END
-      FROM (SELECT outbox_internal.copy_of(coalesce(r.identity, '')) AS copy
+      FROM (SELECT outbox_internal.copy_of(coalesce(r.identity, ''), external) AS copy
               FROM outbox.relay AS r WHERE external AND r.leased_until > clock_timestamp()) AS r;
 END;
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -303,11 +304,25 @@ def test_outbox_relay_delivers_for_its_own_installation_only(make_cluster: MakeC
         assert database.value("SELECT relay FROM outbox.cursor WHERE destination = 'd'") is None
         database.execute("SELECT outbox.claim_identity()")
         database.wait_settled()
-        assert database.value("SELECT identity FROM outbox.installation") == "staging"
+        assert database.value("SELECT relay_identity FROM outbox.installation") == "staging"
         assert findings(database) == []
     finally:
         for relay in relays.values():
             relay.close()
+
+
+def test_the_identity_of_a_relay_outside_holds_for_relays_outside(make_cluster: MakeCluster) -> None:
+    """A role with the right to relay could stop all deliveries of the server by the name of an identity."""
+    database = create_database(make_cluster())
+    database.add_destination("d", "null:")
+    beat = (
+        "SELECT copy FROM outbox_internal.relay_beat(%s, 'r', '1', '1 min', false, '{}', '{}', '{}', '{}', false, %s)"
+    )
+    assert database.value(beat, (uuid4(), "one")) is None
+    assert database.value(beat, (uuid4(), "another")) == 'copy of "one"'
+    database.enqueue()
+    database.wait_settled()
+    assert findings(database) == []
 
 
 def test_without_workers_nothing_runs_and_health_says_so(make_cluster: MakeCluster) -> None:

@@ -120,8 +120,8 @@ class Questions {
         }
         const Advertised broker = *broker_in(*advertised);
         findings.push_back({"connection", true, "the cluster has named its brokers"});
-        findings.push_back({"broker " + broker.id, false,
-                            "it advertises " + broker.address + ": " + *advertised});
+        findings.push_back(
+            {"broker " + broker.id, false, "it advertises " + broker.address + ": " + *advertised});
     }
 
     struct Advertised {
